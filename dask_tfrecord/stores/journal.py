@@ -131,6 +131,22 @@ class Owner:
         return f"{self.place}{since}, seen {age} s ago"
 
 
+@dataclass(slots=True)
+class OwnerCheck:
+    """A question to the journal that is asked again after `Limits.owner_check` seconds, because each is a request."""
+
+    # When it was asked last, by the clock that goes on while a machine sleeps.
+    asked: float = field(default_factory=time.time)
+
+    def is_due(self) -> bool:
+        """Return whether it is time to ask, which counts as asked."""
+        now = time.time()
+        if abs(now - self.asked) <= limits().owner_check:
+            return False
+        self.asked = now
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Journal:
     """Place where an output records its owner."""

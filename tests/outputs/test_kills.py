@@ -51,12 +51,6 @@ def to_tfrecord(source: Path, target: Path, mode: Any, log: Path) -> None:
     ds.map_blocks(partial(slowly, log=log), dict(ds.schema)).to_tfrecord(target / NAMES, mode=mode, index=True)
 
 
-def copy(source: Path, target: Path, mode: Any, log: Path) -> None:
-    # Of a file system on which one file takes long to open, and each other file some time.
-    options = {"log": str(log), "straggler": LAST, "seconds": (0.4, 0.03)}
-    dtf.copy_tfrecord(f"slow://{source}/few", target / NAMES, mode=mode, index=True, storage_options=options)
-
-
 def to_zarr(source: Path, target: Path, mode: str, log: Path) -> None:
     # Columns of one size are not counted, so that each block is read once.
     ds = dtf.read_tfrecord(source / "few")[["label"]]
@@ -67,7 +61,7 @@ def build_index(source: Path, target: Path, mode: str, log: Path) -> str:
     return str([Path(path).name for path in dtf.build_index(target)])
 
 
-WRITES = (to_tfrecord, copy, to_zarr)
+WRITES = (to_tfrecord, to_zarr)
 
 
 class Indexing:
@@ -150,7 +144,7 @@ def reference(request: pytest.FixtureRequest, source: Path, tmp_path_factory: py
     fill(call, "w-", source, target)
     with dask.config.set(scheduler="threads"):
         result = call(source, target, "w-", log.path)
-    if call in (to_tfrecord, copy):
+    if call is to_tfrecord:
         for path in (source / "few").iterdir():
             assert oracle.read_oracle(target / path.name) == oracle.read_oracle(path)
     return Reference(call, source, target, result, log.steps() or SHARDS)
@@ -174,7 +168,7 @@ class Round:
         call = Call(cluster.address, self.reference.call, *given)
         progress: Progress = self.log if self.writes else Indexing(self.target, cluster.workers)
         straggler = LAST if self.writes else MANY
-        alone = self._only_the_last_remains if self.reference.call in (to_tfrecord, copy) else None
+        alone = self._only_the_last_remains if self.reference.call is to_tfrecord else None
         return Run(call, progress, self.reference.steps, straggler, self.published.contents, alone)
 
     def _only_the_last_remains(self) -> bool:

@@ -1,4 +1,4 @@
-"""Killable processes of a cluster, calls of a client in a separate process, and inputs that are slow to read.
+"""Killable processes of a cluster, and calls of a client in a separate process.
 
 All processes are forked from one that has imported the libraries, so that a new worker or client costs little.
 """
@@ -22,12 +22,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import dask
-import fsspec
 import pytest
 from distributed import Client, LocalCluster, Scheduler, Worker
 from distributed.core import Status
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.spec import AbstractFileSystem
 
 from support.waiting import PATIENCE, wait_until
 
@@ -48,8 +45,6 @@ RESTLESS = {
     "distributed.scheduler.work-stealing-interval": "20ms",
     "distributed.scheduler.allowed-failures": 1,
     "distributed.worker.multiprocessing-method": "forkserver",
-    # Registers the slow file system in the workers.
-    "distributed.worker.preload": ["support.killing"],
     "distributed.comm.timeouts.connect": "20s",
 }
 _FORKS = multiprocessing.get_context("forkserver")
@@ -228,31 +223,6 @@ class Log:
 
     def _lines(self) -> list[list[str]]:
         return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
-
-
-class SlowFileSystem(AbstractFileSystem):
-    """Local files that are slow to open, like remote ones; a log records each opened file."""
-
-    protocol = "slow"
-
-    def __init__(self, log: str, straggler: str, seconds: tuple[float, float], **options: Any) -> None:
-        super().__init__(**options)
-        self.log, self.straggler, self.seconds, self.files = Log(Path(log)), straggler, seconds, LocalFileSystem()
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
-        return self.files.ls(self._strip_protocol(path), detail)
-
-    def info(self, path: str, **options: Any) -> Any:
-        return self.files.info(self._strip_protocol(path))
-
-    def _open(self, path: str, mode: str = "rb", *args: Any, **options: Any) -> Any:
-        name = Path(path).name
-        last = name == self.straggler
-        self.log.take(name, self.seconds[not last], last)
-        return self.files.open(path, mode)
-
-
-fsspec.register_implementation("slow", SlowFileSystem)
 
 
 class Published:

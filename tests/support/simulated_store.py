@@ -130,18 +130,22 @@ class S3FileSystem(AsyncFileSystem):  # type: ignore[misc]
             return {"name": path, "size": 0, "type": "directory"}
         raise FileNotFoundError(path)
 
-    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+    async def _lsdir(self, path: str, **_: Any) -> list[dict[str, Any]]:
         path = self._strip_protocol(path).rstrip("/")
         self._take("list", path)
         found = {}
         for name, each in self.objects.items():
             if name.startswith(f"{path}/"):
-                inner, _, more = name[len(path) + 1 :].partition("/")
+                inner, _separator, more = name[len(path) + 1 :].partition("/")
                 child = f"{path}/{inner}"
                 found[child] = {"name": child, "size": 0, "type": "directory"} if more else each.info(child)
+        return [found[name] for name in sorted(found)]
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        found = await self._lsdir(path)
         if not found:
             raise FileNotFoundError(path)
-        return [found[name] if detail else name for name in sorted(found)]
+        return found if detail else [info["name"] for info in found]
 
     async def _find(self, path: str, detail: bool = False, **_: Any) -> Any:
         path = self._strip_protocol(path).rstrip("/")

@@ -53,7 +53,6 @@ from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.rows.progress import cancel_on_failure, is_cancelled, report_progress, while_running
 from dask_tfrecord.rows.task_names import task_name
-from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import find_shards, sidecar_path
 from dask_tfrecord.shards.objects import (
     PUBLISHING,
@@ -73,7 +72,7 @@ from dask_tfrecord.shards.shard import is_local, split_name
 from dask_tfrecord.shards.streams import ByteSink, ShouldPublish, open_sink, write_file
 from dask_tfrecord.stores.documents import Count, HexToken, matches, parse, within
 from dask_tfrecord.stores.files.stage import Stage
-from dask_tfrecord.stores.journal import Journal, Owner, Unit, Units, part_writers
+from dask_tfrecord.stores.journal import Journal, Owner, OwnerCheck, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
     ShardWriteReport,
     WriteReport,
@@ -822,13 +821,11 @@ class Files:
         )
 
     def _check_owner_now_and_then(self) -> Callable[[], None]:
-        """Return a check that asks after `Limits.owner_check` seconds again; a rename fails without the folder."""
-        asked = time.time()
+        """Return a check that asks now and then; a rename fails without the folder."""
+        asked = OwnerCheck()
 
         def check() -> None:
-            nonlocal asked
-            if abs(time.time() - asked) > limits().owner_check:
-                asked = time.time()
+            if asked.is_due():
                 self._check_owner()
 
         return check

@@ -253,19 +253,12 @@ class ZarrJob(Job):
         if owner is None:
             raise FileNotFoundError(f"{self._target} is gone")
         folder = RunFolder.make(self._target, owner.token[-32:], owner.token)
-        taken = folder.take()
-        publication = None if taken is None else taken.publication()
-        if taken is None or publication is None or plan is None:
+        left = folder.take_over()
+        if left is None or plan is None:
             folder.close()
             return
-        if publication.is_published(self._target.stored_attributes()):
-            # A program was killed after that.
-            taken.close()
-            return
-        # Units are verified where tasks have written them.
-        taken.swap_back()
-        self._found = taken, publication
-        finish = Finish(taken, publication, plan.nunits)
+        self._found = left
+        finish = Finish(*left, plan.nunits)
         finish.verify()
         finish.publish()
 

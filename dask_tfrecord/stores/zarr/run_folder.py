@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, StoreInUseError
-from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import DirectoryObjects, StoredFile, make_directory
 from dask_tfrecord.stores.documents import Count, ObjectName, checked, parse
-from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
+from dask_tfrecord.stores.journal import Journal, OwnerCheck, Unit, Units, part_writers
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
@@ -149,8 +147,25 @@ class RunFolder:
             journal.check_owner(self.owner)
         return False
 
-    def take(self) -> RunFolder | None:
-        """Take over the folders of runs that have ended; return one with a plan, or None."""
+    def take_over(self) -> tuple[RunFolder, Publication] | None:
+        """Take over the folders of dead runs; return one whose plan is not published, and what it would publish.
+
+        The arrays that it has moved are where its tasks have written them.
+        """
+        found = self._take()
+        publication = None if found is None else found.publication()
+        if found is None or publication is None:
+            return None
+        if publication.is_published(self.target.stored_attributes()):
+            # The run was killed after that.
+            found.close()
+            if found is self and self.owner is not None:
+                RunFolder.make(self.target, self.token, self.owner)
+            return None
+        found.swap_back()
+        return found, publication
+
+    def _take(self) -> RunFolder | None:
         found = None
         for other in other_folders(self.target, self.token):
             if isinstance(self.objects, StoreObjects):
@@ -188,7 +203,7 @@ class RunFolder:
             self.target.objects().remove(f"{CHECKPOINT_FOLDER}/{self.token}")
             raise
         # Tasks of this process need not ask at once.
-        _asked[self.token] = time.time()
+        _asked[self.token] = OwnerCheck()
 
     def write_counts(self, name: str, counts: BorderCounts) -> None:
         """Write the counts in a layout, or a part of them."""
@@ -223,12 +238,10 @@ class RunFolder:
         """Return False if the run is published already; raise if another run has taken over."""
         if not self.is_in_directory:
             # A check is a request, for all tasks of this process. A put over an object is checked by its own version.
-            now = time.time()
-            if abs(now - _asked.get(self.token, 0.0)) <= limits().owner_check:
-                return True
             if len(_asked) > _MOST_ASKED:
                 _asked.clear()
-            _asked[self.token] = now
+            if not _asked.setdefault(self.token, OwnerCheck(0.0)).is_due():
+                return True
         has_plan = False
         try:
             if self.owner is not None:
@@ -440,7 +453,7 @@ class RunFolder:
 
 
 # When this process last asked whether a run may write, by the name of its folder.
-_asked: dict[str, float] = {}
+_asked: dict[str, OwnerCheck] = {}
 _MOST_ASKED = 256
 
 

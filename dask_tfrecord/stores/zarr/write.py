@@ -65,6 +65,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.shards.remote import call_once
+from dask_tfrecord.stores.journal import OwnerCheck
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, is_flat, shapes_of
@@ -327,7 +328,11 @@ class GroupOutput:
         if not is_new_place:
             self._check_found()
         self._folder = folder = RunFolder.make(target, self.token, self.token)
-        left = None if is_new_place else self._take_over(folder)
+        if not is_new_place and self._mode == "w":
+            folder.objects.drop([EARLIER_ADDITION])
+        left = None if is_new_place else folder.take_over()
+        for writer in () if left is None else left[0].writers():
+            writer.check_free()
         if left is None and self._resume and not is_new_place and self._is_published():
             _log.info("%s: all is written already", target)
             folder.close()
@@ -353,27 +358,6 @@ class GroupOutput:
             if self._resume:
                 self._refuse_other(target.stored_attributes(), "group")
             check_free(target, self._mode, self.request.rows.origin)
-
-    def _take_over(self, folder: RunFolder) -> tuple[RunFolder, Publication] | None:
-        """Take the folders of dead runs; return one with a plan that is neither published nor being written."""
-        target = self.target
-        if self._mode == "w":
-            folder.objects.drop([EARLIER_ADDITION])
-        found = folder.take()
-        dead = None if found is None else found.publication()
-        if found is None or dead is None:
-            return None
-        if dead.is_published(target.stored_attributes()):
-            # The run was killed after that.
-            found.close()
-            if found is folder:
-                self._folder = RunFolder.make(target, self.token, self.token)
-            return None
-        for writer in found.writers():
-            writer.check_free()
-        # Units are verified, or written again, where tasks write them.
-        found.swap_back()
-        return found, dead
 
     def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
         """Plan, and record the plan."""
@@ -715,17 +699,15 @@ class _TaskWriter:
         # Entries that wait to be encoded: small ones are written by one call, which Ctrl-C does not interrupt.
         self._pending, self._pending_nbytes = list[_Pending](), 0
         # The task has just asked.
-        self._asked, self._may_write = time.time(), True
+        self._check, self._may_write = OwnerCheck(), True
         # Encoded chunks that wait to be put together, where each call takes long.
         self._waiting, self._waiting_nbytes = dict[str, bytes | memoryview](), 0
 
     def may_write(self) -> bool:
         """Return whether this run may write; an answer counts for a second."""
-        # The clock that goes on while a machine sleeps.
-        now, folder = time.time(), self._context.folder
-        if folder is not None and abs(now - self._asked) > limits().owner_check:
+        folder = self._context.folder
+        if folder is not None and self._check.is_due():
             self._may_write = folder.may_write(self._context.publication)
-            self._asked = now
         return self._may_write
 
     def put(self, writer: _UnitWriter, name: str, array: Any, entries: NDArray[Any]) -> None:
