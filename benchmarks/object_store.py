@@ -257,10 +257,13 @@ def amplification(port: int) -> None:
             for suffix in ("", ".idx"):
                 for file in files:
                     if file.suffix == suffix:
-                        store.put(f"{kind}/{file.name}", file.read_bytes(), use_multipart=False)
+                        store.put(f"{kind}{suffix}/{file.name}", file.read_bytes(), use_multipart=False)
+                        if suffix:
+                            data = file.with_suffix("").read_bytes()
+                            store.put(f"{kind}{suffix}/{file.stem}", data, use_multipart=False)
                 line = ""
                 counts(port)
-                ds = dtf.read_tfrecord(f"{kind}/x-?", {"x": feature}, storage_options={"store": store})
+                ds = dtf.read_tfrecord(f"{kind}{suffix}/x-?", {"x": feature}, storage_options={"store": store})
                 for step in (lambda: None, ds.plan_zarr, partial(ds.to_zarr, f"{folder}/x{suffix}.zarr")):
                     step()
                     line += f"{counts(port)['sent'] / stored:>8.2f}"

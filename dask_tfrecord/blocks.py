@@ -416,6 +416,18 @@ def concatenate(blocks: Sequence[Any]) -> Any:
     return RaggedBlock(values, splits)
 
 
+def flatten_block(block: Block) -> tuple[list[NDArray[np.int64]], NDArray[Any]]:
+    """Return the splits of a block, outermost first, and its values."""
+    splits = []
+    while isinstance(block, RaggedBlock | ArraysBlock):
+        splits.append(block.row_splits)
+        block = block.values
+    if isinstance(block, BytesBlock):
+        splits.append(block.splits)
+        block = block.values
+    return splits, block
+
+
 def splits_of(lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
     """Return the offsets between rows of these lengths, beginning with 0."""
     out = np.zeros(len(lengths) + 1, np.int64)

@@ -12,7 +12,7 @@ import logging
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -51,6 +51,10 @@ _LARGE_RECORD = 256 << 10
 _HEADER_BLOCK = 4 << 10
 
 
+# Lengths of ragged columns by name, at each level: of rows, of their items, and so on.
+Lengths = Mapping[str, tuple[NDArray[np.int64], ...]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
     """Index of a shard."""
@@ -65,6 +69,8 @@ class ShardIndex:
     compression: str | None  # detected
     access: bool = False  # whether a compressed shard has access points
     stale: str | None = None  # reason why an existing index file was not used
+    # Lengths of the rows of ragged columns at each level, if they were measured in the same pass.
+    lengths: Lengths | None = None
 
     @property
     def reachable(self) -> bool:
@@ -72,10 +78,15 @@ class ShardIndex:
         return self.compression is None or self.access
 
 
-def scan_shard(shard: Shard, *, check_crc: bool = True, apart: int | None = None) -> ShardIndex:
-    """Walk the headers of a shard from end to end, and check the CRC of every length; payloads are never checked."""
+def scan_shard(
+    shard: Shard, *, check_crc: bool = True, apart: int | None = None, walker: Callable[..., ShardIndex] | None = None
+) -> ShardIndex:
+    """Walk the headers of a shard from end to end, and check the CRC of every length; payloads are never checked.
+
+    A `walker` takes the place of `index_entries`.
+    """
     with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
-        return index_entries(window, check_crc=check_crc, apart=apart)
+        return (walker or index_entries)(window, check_crc=check_crc, apart=apart)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,10 +123,10 @@ class Entries:
     count: int
     end: int
 
-    def index(self, compression: str | None) -> ShardIndex:
+    def index(self, compression: str | None, lengths: Lengths | None = None) -> ShardIndex:
         """Return the entries as an index."""
         entries = np.array(self.records, np.int64), np.array(self.offsets, np.int64)
-        return ShardIndex(self.count, *entries, self.end, compression)
+        return ShardIndex(self.count, *entries, self.end, compression, lengths=lengths)
 
 
 def grow_entries(
@@ -214,6 +225,22 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
         raise _header_error(window, count, last)
 
 
+def whole_records(window: Window, stop: int | None, check_crc: bool) -> NDArray[np.int64]:
+    """Return where the records in view end that begin before `stop`, at least one, from the position of a window."""
+    most = limits().window_nbytes
+    have = window.fill(most if stop is None else min(most, max(stop - window.offset, HEADER)))
+    ends = np.empty(have // (HEADER + FOOTER) + 1, np.int64)
+    ends = ends[: _native.find_ends(window.buffer, window.begin, window.begin + have, check_crc, ends).records]
+    if len(ends) and ends[0] > have and window.ensure(int(ends[0])):
+        have = int(ends[0])
+    ends = ends[: np.searchsorted(ends, have, "right")]
+    if stop is not None:
+        ends = ends[: 1 + np.searchsorted(ends, stop - window.offset)]
+    if not len(ends):
+        raise CorruptRecordError("a record is damaged", Location(window.shard.path, None, window.offset))
+    return ends
+
+
 def records_in_memory(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return where the records of a shard in memory end, and the CRCs of their payloads, as `record_ends`."""
     ends = np.empty(shard.size // (HEADER + FOOTER) + 1, np.int64)
@@ -301,7 +328,12 @@ _REMOTE_PROBES = 8
 
 
 def index_shard(
-    shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True, apart: int | None = None
+    shard: Shard,
+    sidecar: Sidecar | None,
+    *,
+    check_crc: bool = True,
+    apart: int | None = None,
+    walker: Callable[..., ShardIndex] | None = None,
 ) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
@@ -314,7 +346,7 @@ def index_shard(
             return _read_index(shard, sidecar, limits().entry_nbytes if apart is None else apart)
         except UnusableIndexError as error:
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
-    index = scan_shard(shard, check_crc=check_crc, apart=apart)
+    index = scan_shard(shard, check_crc=check_crc, apart=apart, walker=walker)
     _log.debug("%s: counted %d records by their headers", Location(shard.path), index.count)
     if index.compression is not None and has_access_points(index.compression) and shard.access:
         points = access_points(shard)
@@ -610,7 +642,12 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
 
 
 def split_entries(
-    shard: Shard, split: ByteSplit, *, check_crc: bool = True, apart: int | None = None
+    shard: Shard,
+    split: ByteSplit,
+    *,
+    check_crc: bool = True,
+    apart: int | None = None,
+    walker: Callable[..., ShardIndex] | None = None,
 ) -> ShardIndex | None:
     """Walk the headers of a split, from the first intact header within 16 MiB; entries are numbered from 0.
 
@@ -620,7 +657,7 @@ def split_entries(
         if split.start and not _search_header(window, min(split.stop, split.start + limits().search_counting_nbytes)):
             return None
         try:
-            return index_entries(window, stop=split.stop, check_crc=check_crc, apart=apart)
+            return (walker or index_entries)(window, stop=split.stop, check_crc=check_crc, apart=apart)
         except ShardChangedError:
             raise
         except CorruptRecordError:
@@ -636,7 +673,7 @@ def join_entries(
     again from there. Raises CorruptRecordError if the shard is damaged.
     """
     count = end = 0
-    records, offsets = [], []
+    records, offsets, lengths = [], [], []
     for split, entries in zip(splits, split_indexes, strict=True):
         if end >= split.stop > 0:
             continue
@@ -647,8 +684,18 @@ def join_entries(
         else:
             records.append(entries.records + count)
         offsets.append(entries.offsets)
+        if entries.count:
+            lengths.append(entries.lengths)
         count, end = count + entries.count, entries.nbytes
-    return ShardIndex(count, np.concatenate(records), np.concatenate(offsets), end, None)
+    return ShardIndex(count, np.concatenate(records), np.concatenate(offsets), end, None, lengths=join_lengths(lengths))
+
+
+def join_lengths(parts: Sequence[Lengths | None]) -> Lengths | None:
+    """Join the lengths of consecutive records; None if those of a part are unknown."""
+    known = [each for each in parts if each is not None]
+    if not known or len(known) < len(parts):
+        return None
+    return {name: tuple(map(np.concatenate, zip(*(each[name] for each in known), strict=True))) for name in known[0]}
 
 
 def _search_header(window: Window, stop: int) -> bool:

@@ -18,7 +18,7 @@ from dask_tfrecord.rows.task_names import label_key
 def compute_with_progress(calls: Sequence[partial[Any]], label: str, *common: Any) -> list[Any]:
     """Call functions on the active scheduler and show progress; the first call in order determines the error.
 
-    Each function gets the values `common` as its first arguments. They are sent once to each worker.
+    Each function gets the values `common` after its own arguments. They are sent once to each worker.
     """
     active_client()
     name = label_key(label)

@@ -6,17 +6,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, pairwise, starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.advice import explain_arguments
-from dask_tfrecord.errors import plural, redact_url, warn_caller
+from dask_tfrecord.errors import TFRecordError, plural, redact_url, warn_caller
 from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
@@ -39,10 +40,15 @@ from dask_tfrecord.shards.objects import StoredFile, check_files, directory_of, 
 from dask_tfrecord.shards.shard import Shard, Shards, is_local
 from dask_tfrecord.shards.streams import ACCESS_SUFFIX
 
+if TYPE_CHECKING:
+    from dask_tfrecord.rows.lengths import Measuring
+
 # Shards of one task: small files share a task.
 _TASK_SHARDS = 64
 # Least bytes between index entries of remote shards, and most entries that are closer than others: 4 MiB of memory.
 _LEAST_APART, _MOST_CLOSE = 64 << 10, 1 << 18
+
+Walked = TypeVar("Walked", ShardIndex, ShardIndex | None)
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +113,13 @@ def write_indexes(shards: Shards) -> list[WrittenIndex]:
     return written
 
 
-def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
-    """Count the records of shards and find index entries; return the shards with their detected compression, too."""
+def index_shards(
+    shards: Shards, *, sidecars: bool, check_crc: bool = True, measuring: Measuring | None = None
+) -> tuple[Shards, list[ShardIndex]]:
+    """Count the records of shards and find index entries; return the shards with their detected compression, too.
+
+    If no shard has an index, columns are measured in the same pass.
+    """
     access = [index_files is not None for index_files in find_sidecars(shards, ACCESS_SUFFIX)]
     shards = replace(shards, access=tuple(access))
     index_files = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
@@ -118,15 +129,17 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     groups = list(group_by_size(costs))
     splits = _split_large_shards(shards, [side is None for side in index_files])
     apart = _entries_apart(shards)
+    if any(access) or index_files.count(None) < len(index_files):
+        measuring = None
     calls: list[partial[Any]] = []
     for group in groups:
         if group.start in splits:
-            walk_split = partial(split_entries, _uncompressed(shards[group.start]), check_crc=check_crc, apart=apart)
-            calls += [partial(walk_split, split) for split in splits[group.start]]
+            one = _uncompressed(shards[group.start])
+            calls += [partial(_count_split, one, split, check_crc, apart) for split in splits[group.start]]
         else:
             calls.append(partial(_count_one, shards[group], index_files[group], check_crc, apart))
     began = time.monotonic()
-    results = iter(compute_with_progress(calls, "Counting records"))
+    results = iter(compute_with_progress(calls, "Counting records", measuring))
     indexes: list[ShardIndex] = []
     for group in groups:
         parts = splits.get(group.start)
@@ -209,10 +222,31 @@ def _uncompressed(shard: Shard) -> Shard:
 
 
 def _count_one(
-    shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool, apart: int
+    shards: Sequence[Shard],
+    sidecars: Sequence[Sidecar | None],
+    check_crc: bool,
+    apart: int,
+    measuring: Measuring | None = None,
 ) -> list[ShardIndex]:
     pairs = zip(shards, sidecars, strict=True)
-    return [index_shard(shard, sidecar, check_crc=check_crc, apart=apart) for shard, sidecar in pairs]
+    index = partial(index_shard, check_crc=check_crc, apart=apart)
+    return [_walked(partial(index, shard, sidecar), measuring) for shard, sidecar in pairs]
+
+
+def _count_split(
+    shard: Shard, split: ByteSplit, check_crc: bool, apart: int, measuring: Measuring | None
+) -> ShardIndex | None:
+    return _walked(partial(split_entries, shard, split, check_crc=check_crc, apart=apart), measuring)
+
+
+def _walked(walk: Callable[..., Walked], measuring: Measuring | None) -> Walked:
+    """Walk records and measure them; without measuring if a record is damaged or refused, for the error of counting."""
+    if measuring is not None:
+        with suppress(TFRecordError):
+            found = walk(walker=measuring.index_entries)
+            if found is not None:
+                return found
+    return walk()
 
 
 def _entries_apart(shards: Shards) -> int:

@@ -40,6 +40,7 @@ from dask_tfrecord.rows.chunk_borders import (
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import find_unsplittable, index_entries_of_shards, index_shards
 from dask_tfrecord.rows.damaged_records import checked_errors, intact_records, runs_of_shard, warn_of_damage
+from dask_tfrecord.rows.lengths import Measuring, kept_lengths
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.rows.steps import Partitioned, StepRows
@@ -300,7 +301,8 @@ def _counted_source(
 ) -> RecordSource:
     """Count records without damage; `is_given` if the user specified the counts, and not the metadata."""
     if is_given or isinstance(counts, str):
-        collection = count_records(found.shards, counts, check_crc)
+        # Open lengths change the schema.
+        collection = count_records(found.shards, counts, check_crc, None if open_lengths(schema) else schema)
     else:
         # Counts of the metadata are enough to plan chunks; indexes add index entries.
         collection = Collection.from_indexes(
@@ -487,13 +489,22 @@ def _inferred_schema(shards: Shards, intact: Collection | None) -> Schema:
     return infer_examples(sample_records(shards, SAMPLE, runs_of), shards)
 
 
-def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
-    """Count the records of shards in parallel on the active scheduler, or check the counts of the user."""
+def count_records(
+    shards: Shards, counts: str | Sequence[int], check_crc: bool, schema: Schema | None = None
+) -> Collection:
+    """Count the records of shards in parallel on the active scheduler, or check the counts of the user.
+
+    Remote shards without an index are read whole for it: the ragged columns of a schema are measured with them.
+    """
     if not isinstance(counts, str):
         return Collection.from_counts(shards, _checked_counts(counts, shards))
     if counts not in ("auto", "scan"):
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
-    return Collection.from_indexes(*index_shards(shards, sidecars=counts == "auto", check_crc=check_crc))
+    measuring = None if schema is None else Measuring.of_remote(shards, schema)
+    found, indexes = index_shards(shards, sidecars=counts == "auto", check_crc=check_crc, measuring=measuring)
+    if measuring is not None:
+        kept_lengths.keep(shards, measuring, indexes)
+    return Collection.from_indexes(found, indexes)
 
 
 def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:

@@ -23,6 +23,8 @@ from dask_tfrecord.blocks import (
     BytesBlock,
     RaggedBlock,
     block_nbytes,
+    flatten_block,
+    splits_of,
     take_rows,
     union,
 )
@@ -31,6 +33,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.graph import Chunk
+from dask_tfrecord.rows.lengths import kept_lengths
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
@@ -141,12 +144,20 @@ class RowTasks:
 
         `units` are lengths of units in rows; the rows follow on `before` others.
         """
-        if not flat_levels(self.schema):
+        levels = flat_levels(self.schema)
+        if not levels:
             return BorderCounts.concatenate(self.schema, [])
         spans, unit_rows = list(pairwise(self.borders.tolist())), min(units)
         # A unit of flat values is read from border to border.
         borders_per_unit = min(_UNIT_BORDERS, max(1, _MAX_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
         every = *units, max(1, unit_rows // borders_per_unit)
+        # Opening may have measured all rows.
+        measured = kept_lengths.of(self.source)
+        if measured.keys() >= levels.keys():
+            nrows = int(self.borders[-1])
+            items = {name: each.items(nrows, [*map(splits_of, measured[name])]) for name, each in levels.items()}
+            if _have_equal_lengths(self.schema, items):
+                return _counts_at_borders(items, levels, 0, before, every)
         arguments = ((span, list(self.schema), (span, self.schema, every, before, most_rows)) for span in spans)
         counting = self.build(count_items, arguments, (BorderCounts.concatenate, self.schema))
         with (
@@ -244,18 +255,32 @@ def count_items(
     for blocks in measured.read_spans(names, spans):
         first = spans.span[0]
         check_group_lengths(schema.groups, blocks, partial(source.locate, start=first))
-        counts.append(_count_block(blocks, levels, first, before, every))
-        held = (ends.nbytes for block in blocks.values() for ends in flatten_block(block)[0])
+        splits = {name: flatten_block(block)[0] for name, block in blocks.items()}
+        items = {name: each.items(len(blocks[name]), splits[name]) for name, each in levels.items()}
+        counts.append(_counts_at_borders(items, levels, first, before, every))
+        held = (ends.nbytes for own in splits.values() for ends in own)
         spans.adapt(int(counts[-1].sizes[-1]) if keeps_values else sum(held))
     report_progress()
     return counts[0] if len(counts) == 1 else BorderCounts.concatenate(schema, counts)
 
 
-def _count_block(
-    blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, lead: int, every: tuple[int, ...]
+def _have_equal_lengths(schema: Schema, items: Mapping[str, Sequence[_Ints]]) -> bool:
+    """Return whether the columns of each group are known to have one number of items in each row."""
+    return all(
+        name in items and np.array_equal(items[name][1], items[names[0]][1])
+        for names in schema.groups.values()
+        for name in names
+    )
+
+
+def _counts_at_borders(
+    items: Mapping[str, Sequence[_Ints]],
+    levels: Mapping[str, Levels],
+    first: int,
+    lead: int,
+    every: tuple[int, ...],
 ) -> BorderCounts:
-    """Count items at unit borders, within units, and at intervals of bytes."""
-    items = {name: each.items(blocks[name]) for name, each in levels.items()}
+    """Count items at unit borders, within units, and at intervals of bytes; `items` has those before each row."""
     sizes = reduce(np.add, [each.nbytes(items[name]) for name, each in levels.items()])
     count = len(sizes) - 1
     regular = [np.arange(-(lead + first) % rows, count, rows) for rows in every]
@@ -321,10 +346,10 @@ class Levels:
         level, stride = self.level_and_stride(suffix)
         return items[level] * stride
 
-    def items(self, block: Block) -> list[_Ints]:
-        """Return the items of each level before each row of a block, and after its last row."""
-        found = [np.arange(len(block) + 1)]
-        for splits, stride in zip(flatten_block(block)[0], self.strides, strict=True):
+    def items(self, rows: int, every: Sequence[_Ints]) -> list[_Ints]:
+        """Return the items of each level before each of some rows, and after the last one, by the splits of levels."""
+        found = [np.arange(rows + 1)]
+        for splits, stride in zip(every, self.strides, strict=True):
             # The first splits have one entry per row.
             found.append(splits if len(found) == stride == 1 else splits[found[-1] * stride])
         return found
@@ -360,18 +385,6 @@ class Levels:
             block = RaggedBlock(block, ends)
         made: Block = block
         return made
-
-
-def flatten_block(block: Block) -> tuple[list[_Ints], NDArray[Any]]:
-    """Return the splits of a block, outermost first, and its values."""
-    splits = []
-    while isinstance(block, RaggedBlock | ArraysBlock):
-        splits.append(block.row_splits)
-        block = block.values
-    if isinstance(block, BytesBlock):
-        splits.append(block.splits)
-        block = block.values
-    return splits, block
 
 
 def shapes_of(block: Block) -> _Ints:

@@ -18,9 +18,11 @@ from support import servers
 from support.object_stores import Store, make_store, open_obstore
 from support.pages import blocks
 from support.programs import run_python
+from support.store_round_trip import assert_same_array
 from support.wire import example
 
 import dask_tfrecord as dtf
+from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError, StoreInUseError, TFRecordError
 from dask_tfrecord.settings import read_nbytes, replaced_limits
 
@@ -58,6 +60,7 @@ import fsspec, pytest
 from obstore.fsspec import register
 from obstore.store import S3Store
 import dask_tfrecord as dtf
+from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError
 
 register("s3")
@@ -300,6 +303,60 @@ def test_a_conversion_reads_a_shard_about_once(
         store.log.clear()
         ds.to_zarr(tmp_path / "x.zarr", chunks=chunks)
     assert store.log.sent <= (1.05 if index else 1.15) * len(shard)
+
+
+RAGGED: dict[str, Any] = {"tokens": dtf.VarLenFeature("int64"), "words": dtf.VarLenFeature("bytes")}
+
+
+@pytest.mark.parametrize("limits", [{}, {"count_task_nbytes": 1 << 20}, {"offsets_nbytes": 1 << 14}])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_ragged_columns_are_measured_while_records_are_counted(
+    store: Store, tmp_path: Path, limits: dict[str, int], compression: str | None
+) -> None:
+    """Lengths that would take too much memory are measured by a pass of their own."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "tokens": [rng.integers(0, 1 << 40, size) for size in rng.integers(0, 900, 2_000)],
+        "words": [[rng.bytes(row % 7)] * (row % 3) for row in range(2_000)],
+    }
+    options: dict[str, Any] = {"compression": compression}
+    dtf.to_tfrecord(columns, tmp_path / "x", features=dtf.Schema(RAGGED), **options)
+    dtf.read_tfrecord(tmp_path / "x", RAGGED).to_zarr(tmp_path / "local.zarr", chunks=100)
+    stored = (tmp_path / "x").read_bytes()
+    name = f"ragged-{compression}-{sum(limits.values())}"
+    store.put(name, stored)
+    with replaced_limits(**limits):
+        ds = dtf.read_tfrecord(f"{store.url}/{name}", RAGGED, storage_options=store.options)
+        store.log.clear()
+        plan = ds.plan_zarr(chunks=100)
+    is_measured = "offsets_nbytes" not in limits
+    if compression is None:
+        # A plan reads the first rows.
+        assert (store.log.sent < 0.5 * len(stored)) is is_measured
+    plan.to_zarr(tmp_path / "remote.zarr")
+    local, remote = dtf.from_zarr(tmp_path / "local.zarr").compute(), dtf.from_zarr(tmp_path / "remote.zarr").compute()
+    for column in RAGGED:
+        assert_same_array(to_array(remote[column]), to_array(local[column]))
+
+
+@pytest.mark.parametrize("change", ["payload", "header", "feature"])
+def test_a_record_that_cannot_be_measured_is_refused_as_without_measuring(
+    store: Store, tmp_path: Path, change: str
+) -> None:
+    rows = [{"tokens": [*range(row)]} for row in range(50)]
+    dtf.to_tfrecord({"tokens": [row["tokens"] for row in rows]}, tmp_path / "x", features={"tokens": RAGGED["tokens"]})
+    stored = bytearray((tmp_path / "x").read_bytes())
+    wanted = {"tokens": dtf.VarLenFeature("float32") if change == "feature" else RAGGED["tokens"]}
+    if change != "feature":
+        stored[-30 if change == "payload" else -len(stored) // 2] ^= 255
+    store.put("refused", bytes(stored))
+    (tmp_path / "x").write_bytes(stored)
+    messages = []
+    for path, options in ((f"{store.url}/refused", store.options), (str(tmp_path / "x"), {})):
+        with pytest.raises(dtf.TFRecordError) as refused:
+            dtf.read_tfrecord(path, wanted, storage_options=options).to_zarr(tmp_path / "refused.zarr")
+        messages.append((type(refused.value), str(refused.value).partition(":")[2][-60:]))
+    assert messages[0] == messages[1]
 
 
 def test_batches_read_long_records_about_once(store: Store, tmp_path: Path) -> None:

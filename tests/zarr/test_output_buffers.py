@@ -12,8 +12,8 @@ from support.store_round_trip import assert_same_array
 from test_zarr_units import SCHEMA, write_every_kind
 
 import dask_tfrecord as dtf
-from dask_tfrecord.blocks import to_array
-from dask_tfrecord.stores.units import flatten_block, is_flat
+from dask_tfrecord.blocks import flatten_block, to_array
+from dask_tfrecord.stores.units import is_flat
 
 SIZES = (31, 0, 1, 40)
 SPANS = ((0, 1), (1, 30), (30, 33), (33, 60), (65, 72))

@@ -13,6 +13,7 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
+from dask_tfrecord.blocks import flatten_block
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, explain_missing, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.metadata.labels import Labels
@@ -23,7 +24,7 @@ from dask_tfrecord.rows.object_array import ObjectArray
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.rows.task_names import column_key
-from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
+from dask_tfrecord.stores.units import Levels, RowTasks, is_flat, shapes_of
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
 from dask_tfrecord.stores.zarr.layout import (
     ArraySpec,

@@ -33,7 +33,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
+from dask_tfrecord.blocks import Block, block_nbytes, concatenate, flatten_block, zero_rows
 from dask_tfrecord.errors import (
     OVERWRITE,
     RESUME,
@@ -68,7 +68,7 @@ from dask_tfrecord.shards.remote import call_once
 from dask_tfrecord.stores.journal import OwnerCheck
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
 from dask_tfrecord.stores.run import Run
-from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, is_flat, shapes_of
+from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, is_flat, shapes_of
 from dask_tfrecord.stores.zarr.additions import (
     AddedColumns,
     AddedRows,
