@@ -103,6 +103,10 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train-*", {"label": "int64"}), "for example FixedLenFeature((), 'int64')"),
     (lambda ds: compute(label=dtf.FixedLenFeature((), "float32")), "; write FixedLenFeature((), 'int64')"),
     (lambda ds: compute(text=dtf.VarLenFeature("int64")), "; write VarLenFeature('bytes')"),
+    (
+        lambda ds: compute(text=dtf.FixedLenSequenceFeature((2,), "int64", allow_missing=True)),
+        "; write FixedLenSequenceFeature((2,), 'bytes', allow_missing=True)",
+    ),
     (lambda ds: compute(tokens=dtf.FixedLenFeature((2,), "int64")), "VarLenFeature('int64') reads any number"),
     (
         lambda ds: compute(missing=dtf.FixedLenFeature((), "int64")),

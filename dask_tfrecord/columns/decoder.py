@@ -979,7 +979,7 @@ def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
     dtype = {Kind.BYTES: "bytes", Kind.FLOATS: "float32", Kind.INT64: "int64"}.get(found)
     if dtype is None or spec.content is Content.MIXED:
         return ""
-    if found is Kind.BYTES and spec.count > 1:
+    if found is Kind.BYTES and spec.count > 1 and spec.layout == ValueLayout.FIXED:
         return f"; if the bytes are an array, write RawFeature({feature.item_shape}, {str(feature.item_dtype)!r})"
     with suppress(TypeError, SchemaError):
         other: Any = feature

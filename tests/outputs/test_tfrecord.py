@@ -636,3 +636,19 @@ def test_single_files_of_a_store_list_their_directory_twice(monkeypatch: pytest.
     assert listed.count("/single") == 2
     with pytest.raises(FileExistsError, match=r"memory://single/1\.tfrecord exists already"):
         dtf.to_tfrecord({"x": [2]}, "memory://single/1.tfrecord")
+
+
+def test_no_file_is_written_into_a_zarr_store(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    dtf.to_zarr({"x": np.arange(3)}, store)
+    dtf.to_tfrecord({"x": np.arange(3)}, tmp_path / "x.tfrecord")
+    before = sorted(store.rglob("*"))
+    for write in (
+        lambda: dtf.to_tfrecord({"x": np.arange(3)}, f"{store}/"),
+        lambda: dtf.to_tfrecord({"x": np.arange(3)}, store / "{shard}.tfrecord", mode="w"),
+        lambda: dtf.copy_tfrecord(tmp_path / "x.tfrecord", store / "x.tfrecord"),
+        lambda: dtf.to_parquet({"x": np.arange(3)}, store, mode="a"),
+    ):
+        with pytest.raises(FileExistsError, match=r"x\.zarr is a Zarr store: write to another directory"):
+            write()
+    assert sorted(store.rglob("*")) == before

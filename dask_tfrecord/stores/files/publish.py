@@ -53,7 +53,7 @@ from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.rows.progress import cancel_on_failure, is_cancelled, report_progress, while_running
 from dask_tfrecord.rows.task_names import task_name
-from dask_tfrecord.shards.listing import find_shards, sidecar_path
+from dask_tfrecord.shards.listing import find_shards, is_zarr_group, sidecar_path
 from dask_tfrecord.shards.objects import (
     PUBLISHING,
     RUN_PREFIX,
@@ -474,6 +474,10 @@ class Files:
 
     def check_free(self) -> None:
         """Refuse a write that another run or existing files forbid, before rows are read."""
+        base = self.names.base
+        # In a bucket this would be three requests.
+        if is_local(base) and is_zarr_group(base):
+            raise FileExistsError(f"{Location(base)} is a Zarr store: write to another directory")
 
         def check() -> None:
             self._other_job()
