@@ -855,7 +855,8 @@ def located_error(
 def locate_record(run: RecordRange, record: int, feature: str) -> Location:
     """Return the location of a record of a run, with its byte, which this function searches."""
     if run.spans is not None and run.selected is not None:
-        return Location(run.shard.path, record, int(run.spans[0][run.selected == record][0]), feature)
+        begins, _ = run.spans
+        return Location(run.shard.path, record, int(begins[run.selected == record][0]), feature)
     reader = _Reader(run, check_crc=False)
     with reader.window:
         reader.skip(replace(run, first=record))

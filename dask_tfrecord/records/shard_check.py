@@ -419,7 +419,7 @@ class _Scan:
             return error.message
         return None
 
-    def resync(self, window: Window, resync: _native.Resync) -> str | None:
+    def resync(self, window: Window, search: _native.Resync) -> str | None:
         """Search the rest of the shard for records; return the error of a stream that ends early."""
         stream_error, first = None, window.offset
         more = True
@@ -430,10 +430,13 @@ class _Scan:
                 raise
             except CorruptRecordError as error:
                 more, stream_error = False, error.message
-            window.advance(resync.feed(window.buffer, window.begin, window.end, not more))
-            last = resync.last_stretch()
-            start, end, records = last.start, last.end, last.records
-            self._add_entry(*((0, end, records + self.records) if start == first else (start, end, records)))
+            window.advance(search.feed(window.buffer, window.begin, window.end, not more))
+            last = search.last_stretch()
+            if last.start == first:
+                # It goes on where the first stretch, which begins the shard, has ended.
+                self._add_entry(0, last.end, last.records + self.records)
+            else:
+                self._add_entry(last.start, last.end, last.records)
         return stream_error
 
     def _add_entry(self, start: int, offset: int, records: int) -> None:

@@ -330,17 +330,23 @@ def _warn_of_other_form(collection: Collection, schema: Schema, read: Schema) ->
     """Warn if records lack all keys that a data set made from its columns: rows would be empty."""
     if schema.message not in ("Example", "SequenceExample") or schema == read:
         return
-    made, known = (
-        {spec.key for column in Decoder(each).decoders.values() for spec in column.specs} for each in (schema, read)
-    )
-    own = made - known
+    own = _keys_of(schema) - _keys_of(read)
     records = _first_records(collection) if own else []
     if records and not any(own & {*each.context.feature, *each.feature_lists.feature_list} for each in records):
         listed = ", ".join(map(repr, sorted(own)[:5]))
         warn_caller(
-            f"{collection.shards.summary}: the first {plural(len(records), 'record')} have no key {listed}, as which "
-            f"the data set of this schema writes its columns: state the features of records of another form"
+            f"{collection.shards.summary}: {_first_have(len(records))} none of the keys {listed}, which the data set "
+            f"of this schema writes: give the features that these records have"
         )
+
+
+def _first_have(number: int) -> str:
+    return "the first record has" if number == 1 else f"the first {number} records have"
+
+
+def _keys_of(schema: Schema) -> set[str]:
+    """Return the keys of records that columns are read from."""
+    return {spec.key for column in Decoder(schema).decoders.values() for spec in column.specs}
 
 
 def _warn_of_examples(collection: Collection, schema: Schema) -> None:
@@ -349,11 +355,10 @@ def _warn_of_examples(collection: Collection, schema: Schema) -> None:
     records = _first_records(collection) if lists else []
     if not lists or not records:
         return
-    number = len(records)
     if not any(record.feature_lists.feature_list for record in records):
         names = [name for name in lists if any(name in each.context.feature for each in records)]
         advice = f"; {names[0]!r} is a feature of an Example: specify it in features" if names else ""
-        first = "the first record has" if number == 1 else f"the first {number} records have"
+        first = _first_have(len(records))
         warn_caller(
             f"{collection.shards.summary}: {first} no feature lists, so rows of sequence_features have length 0{advice}"
         )

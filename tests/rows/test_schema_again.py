@@ -74,7 +74,7 @@ def test_a_schema_reads_the_next_file(record: Any, options: dict[str, Any], tmp_
         assert one in dtf.read_tfrecord(second, ds[[one]].schema)
         return
     # A part of a sparse feature is written under its own name.
-    with pytest.warns(UserWarning, match="the first 1 record have no key 's.indices'"):
+    with pytest.warns(UserWarning, match="the first record has none of the keys 's.indices'"):
         dtf.read_tfrecord(second, ds[[one]].schema)
     ds[[one]].to_tfrecord(tmp_path / "c")
     assert dtf.read_tfrecord(tmp_path / "c", ds[[one]].schema)[one].compute()[0].tolist() == [[1], [2]]

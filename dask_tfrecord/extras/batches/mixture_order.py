@@ -40,21 +40,30 @@ class Choices:
         self.nrows, self.counts = 0, np.zeros(len(self.sizes), np.int64)
         before = [self.counts]
         while is_open.any():
-            block, within = divmod(self.nrows, _CHOICE_ROWS)
-            chosen = self._choose(self._random_numbers(block)[within:], -1)
-            rows = self.counts[chosen] + _occurrences_before(chosen)
-            # The first row that does not exist ends a mixture, and the last one of a data set ends a phase.
-            ended = np.flatnonzero(rows + (not stop_on_empty) >= self.sizes[chosen])
-            made = len(rows) if not len(ended) else int(ended[0]) + (not stop_on_empty)
-            self.counts = self.counts + np.bincount(chosen[:made], minlength=len(self.sizes))
-            self.nrows += made
+            has_ended = self._count_choices()
             if self.nrows % _CHOICE_ROWS == 0:
                 before.append(self.counts)
-            if len(ended):
-                is_open &= (self.counts < self.sizes) & (not stop_on_empty)
+            if has_ended:
+                is_open = np.zeros_like(is_open) if stop_on_empty else self.counts < self.sizes
                 self._phases.append(self.nrows)
                 self._borders.append(self._divide_range(is_open))
         self._before = np.array(before)
+
+    def _count_choices(self) -> bool:
+        """Count the rows up to the end of a block, or of the last phase; return whether that phase has ended."""
+        block, within = divmod(self.nrows, _CHOICE_ROWS)
+        chosen = self._choose(self._random_numbers(block)[within:], -1)
+        rows = self.counts[chosen] + _occurrences_before(chosen)
+        if self.stop_on_empty:
+            # A mixture ends before the first row that does not exist.
+            ends = np.flatnonzero(rows == self.sizes[chosen])
+        else:
+            # A phase ends after the last row of a data set.
+            ends = np.flatnonzero(rows == self.sizes[chosen] - 1) + 1
+        nrows = int(ends[0]) if len(ends) else len(rows)
+        self.counts = self.counts + np.bincount(chosen[:nrows], minlength=len(self.sizes))
+        self.nrows += nrows
+        return len(ends) > 0
 
     @property
     def options(self) -> dict[str, Any]:

@@ -204,6 +204,15 @@ class View:
         data = self._data(request)
         names = request.query_params.getlist("column")
         columns = [self._column(data, name) for name in names] if names else self.columns(data)
+        chosen = self._chosen(request, data)
+        cells: dict[str, list[Any]] = {column.name: [] for column in columns}
+        for blocks in data.read(_features_to_read(columns), chosen):
+            for column in columns:
+                cells[column.name].append(cell(column, blocks))
+        return {"rows": list(chosen), "cells": cells}
+
+    def _chosen(self, request: Request, data: Opened) -> Sequence[int]:
+        """Return the numbers of the rows that a request asks for; a range counts those that a filter finds."""
         expression = request.query_params.get("filter")
         size = _integer(request, "sample", 0, _MOST_SAMPLE)
         start = _integer(request, "start", 0, 1 << 53)
@@ -211,21 +220,17 @@ class View:
         if stop - start > (_MOST_SAMPLE if size else _MOST_ROWS):
             raise BadRequestError(f"a request has at most {_MOST_ROWS:,} rows")
         known = data.wait(stop, 1.0)
-        chosen: Sequence[int] = range(min(start, known.rows), min(stop, known.rows))
         if expression:
             search = self._search(data, expression)
             ended, until = threading.Event(), time.monotonic() + _FIRST
             while search.count < stop and not search.done and time.monotonic() < until:
                 search.advance(ended)
-            chosen = search.found(start, stop)
-        elif size:
+            return search.found(start, stop)
+        if size:
             rng = np.random.default_rng(_integer(request, "seed", 0, 1 << 53))
-            chosen = np.sort(rng.choice(known.rows, min(size, known.rows), replace=False)).tolist()
-        cells: dict[str, list[Any]] = {column.name: [] for column in columns}
-        for blocks in data.read(_features_to_read(columns), chosen):
-            for column in columns:
-                cells[column.name].append(cell(column, blocks))
-        return {"rows": list(chosen), "cells": cells}
+            sample: list[int] = np.sort(rng.choice(known.rows, min(size, known.rows), replace=False)).tolist()
+            return sample
+        return range(min(start, known.rows), min(stop, known.rows))
 
     def _read_row(self, request: Request, data: Opened, names: Sequence[str]) -> tuple[int, dict[str, Block | str]]:
         """Find a request's row, and read blocks for some features."""

@@ -192,6 +192,7 @@ def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
     known = ExampleListWithContext()
     known.CopyFrom(record)
     known.DiscardUnknownFields()
+    # Fields that such a list does not have are of another message.
     return record if known.ByteSize() == record.ByteSize() else None
 
 

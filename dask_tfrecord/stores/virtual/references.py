@@ -668,15 +668,17 @@ def _group_arrays(
 ) -> tuple[tuple[VirtualArray, ...], dict[str, StoredArray], dict[str, NDArray[np.uint64]]]:
     """Return the arrays of the columns, those in shards and those that are stored, and the chunks of the former."""
     columns, strings = decoder.columns, with_strings(decoder.columns)
-    sizes_of_chunks = [*measured, {name: sizes_of(zero_rows(strings[name])) for name in flat_levels(strings)}]
+    # Without a chunk, an array has the levels of no rows.
+    without_rows = {name: sizes_of(zero_rows(strings[name])) for name in flat_levels(strings)}
+    sizes_of_chunks = [*measured, without_rows]
     levels = {
-        name: [*map(np.concatenate, zip(*(each[name][0] for each in sizes_of_chunks), strict=True))]
-        for name in sizes_of_chunks[-1]
+        name: [*map(np.concatenate, zip(*(each[name].levels for each in sizes_of_chunks), strict=True))]
+        for name in without_rows
     }
     totals = {name: np.array([chunks.nrecords, *(each.sum() for each in levels[name])], np.int64) for name in levels}
     counts = BorderCounts(
         np.array([0, chunks.nrecords]),
-        {name: np.stack([0 * items, items]) for name, items in totals.items()},
+        {name: np.stack([np.zeros_like(items), items]) for name, items in totals.items()},
         np.zeros(2, np.int64),
     )
     layout = zarr_layout(strings, chunks.nrecords, RowGrid(1, 1, 1), counts)
@@ -689,10 +691,10 @@ def _group_arrays(
             stored[spec.name] = StoredArray(spec, splits_of(levels[name][level]), attributes)
             continue
         if spec.part.endswith("shapes"):
-            shapes = np.concatenate([each[name][1] for each in sizes_of_chunks])
+            shapes = np.concatenate([each[name].shapes for each in sizes_of_chunks])
             stored[spec.name] = StoredArray(spec, shapes, attributes)
             continue
-        edges = chunks.counts if spec.part == "dense" else np.array([each[name][2] for each in measured], np.int64)
+        edges = chunks.counts if spec.part == "dense" else np.array([each[name].items for each in measured], np.int64)
         kept = edges > 0
         if columns[name].item_dtype.kind == "T":
             attributes |= {"_Encoding": "utf-8"}  # xarray decodes bytes with this attribute

@@ -182,7 +182,15 @@ class Chunks:
 
 
 # Of a column in a chunk: lengths of the rows of each level, shapes of arrays, and number of values.
-Sizes = tuple[list[NDArray[np.int64]], NDArray[np.int64] | None, int]
+class Sizes(NamedTuple):
+    """Sizes of the rows of a block."""
+
+    # Items of each row, then of each item of these, and so on.
+    levels: list[NDArray[np.int64]]
+    # Shapes of the rows, or items, that have their own.
+    shapes: NDArray[np.int64] | None
+    # Number of the innermost items.
+    items: int
 
 
 def sizes_of(block: Any) -> Sizes:
@@ -193,7 +201,7 @@ def sizes_of(block: Any) -> Sizes:
         levels.append(np.diff(block.row_splits))
         items = int(block.row_splits[-1])
         block = block.values
-    return levels, shapes, items
+    return Sizes(levels, shapes, items)
 
 
 def measure_rows(shards: Shards, decoder: Decoder, chunks: Chunks) -> list[dict[str, Sizes]]:

@@ -653,6 +653,7 @@ class _FlatLayout:
                 continue
             chunk, unit = rows
             if feature_name in self.overrides.defaults and chunk == unit >= self.nrows > 0:
+                # A chunk that holds all rows holds the last split too, which no row begins.
                 chunk = unit = self.nrows + 1
             splits = spec(part, length, "<i8", (max(1, chunk * stride), max(1, unit * stride)))
             if group is None:

@@ -730,10 +730,11 @@ class _TaskWriter:
                 writer.objects[name] = len(chunk)
                 self._waiting_nbytes += len(chunk)
         if isinstance(context.objects, DirectoryObjects) or self._waiting_nbytes >= limits().write_unit_nbytes:
-            self._put({})
+            self._put_waiting()
 
-    def _put(self, record: Mapping[str, bytes]) -> None:
-        values, self._waiting, self._waiting_nbytes = {**self._waiting, **record}, {}, 0
+    def _put_waiting(self, record: Mapping[str, bytes] | None = None) -> None:
+        """Put the chunks that wait, and a record of units with them."""
+        values, self._waiting, self._waiting_nbytes = {**self._waiting, **(record or {})}, {}, 0
         if values and self.may_write():
             with activity("write"):
                 self._context.objects.put_all(values)
@@ -748,9 +749,9 @@ class _TaskWriter:
             record = folder.record_of(units) if units and folder is not None else {}
             if context.publication.lengths or isinstance(context.objects, DirectoryObjects):
                 # The last chunk of an array exists already, and may have this size.
-                self._put({})
+                self._put_waiting()
             # Otherwise a unit counts as written if all of its objects exist, so that they need not come first.
-            self._put(record)
+            self._put_waiting(record)
 
         write_uninterrupted(context.run, context.place, write)
 

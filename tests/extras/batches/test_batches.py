@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -552,8 +553,10 @@ def test_threads_share_an_iterator(ds: dtf.Dataset, kind: dict[str, Any]) -> Non
     found: list[tuple[int, ...]] = []
     threads = []
     for _ in range(4):
+        # A loop that begins after the end of another one would read the next epochs.
+        rest = iter(partial(next, batches, None), None)
         thread = threading.Thread(
-            target=lambda: found.extend(tuple(batch["label"].tolist()) for batch in batches), daemon=True
+            target=lambda rest=rest: found.extend(tuple(batch["label"].tolist()) for batch in rest), daemon=True
         )
         threads.append(thread)
         thread.start()
