@@ -342,6 +342,11 @@ def of_tensorflow(feature: Any, *, is_step: bool = False) -> Feature:
     dtype = feature.stored
     if isinstance(feature, VarLenFeature):
         return VarLenFeature(dtype)
+    # Eager TensorFlow keeps one scalar for both zeros.
+    default = getattr(feature, "default_value", None)
+    assume(
+        not (dtype == "float32" and default is not None and np.any(np.signbit(default) & (np.asarray(default) == 0)))
+    )
     if isinstance(feature, FixedLenSequenceFeature):
         default = None if is_step else feature.default_value
         return replace(feature, dtype=dtype, length=None, default_value=default)
