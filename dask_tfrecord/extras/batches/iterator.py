@@ -227,14 +227,7 @@ class BatchIterator(Iterator[Batch]):
         self._seed_given = seed is not None
         if not mixed[0].names:
             raise SchemaError("batches have at least one column; the data set has none")
-        if shuffle is not False and shuffle not in ("window", "full"):
-            # tf.data takes the number of rows of its buffer.
-            asked: Any = shuffle
-            is_number = isinstance(asked, int) and f"{asked}".isdecimal()
-            advice = ': write shuffle="full"' if asked is True else ""
-            if is_number:
-                advice = f': write shuffle="window", window={asked} to mix rows within windows of this size'
-            raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
+        _check_shuffle(shuffle)
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
         size = checked_integer("batch_size", batch_size, 1)
@@ -570,6 +563,16 @@ def _checked_state(state: object) -> dict[str, Any]:
 
 def _digest_of(value: Any) -> str:
     return digest(value)[:16]
+
+
+def _check_shuffle(shuffle: Any) -> None:
+    """Refuse other values of `shuffle`; tf.data takes a number of rows there, and PyTorch True."""
+    if shuffle is False or shuffle in ("window", "full"):
+        return
+    advice = ': write shuffle="full"' if shuffle is True else ""
+    if isinstance(shuffle, int) and f"{shuffle}".isdecimal():
+        advice = f': write shuffle="window", window={shuffle} to mix rows within windows of this size'
+    raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
 
 
 def _checked_shard(shard: Any) -> tuple[int, int]:
