@@ -64,6 +64,18 @@ def test_another_run_comes_between_a_call_that_was_killed_and_the_same_call(name
         check(explorer.explore(1, ["kill", "error"], most=most, seed=1, stops_at=10_000).violations)
 
 
+@pytest.mark.slow
+def test_a_run_records_too_late_what_it_publishes_and_is_killed() -> None:
+    """A wakes before it records its files, which B has removed; the call of A adds them when it is made again."""
+    with Explorer(WRITES["added shards in a store"].scenario("AB")) as explorer:
+        steps = explorer.execute(())[0].steps
+        at = next(number for number, step in enumerate(steps) if step.changes and step.path.endswith("/commit.json"))
+        steps = explorer.execute(((at, "stop"),))[0].steps
+        woken = 1 + max(number for number, step in enumerate(steps) if step.actor == "B")
+        _, wrong = explorer.execute(((at, "stop"), (woken, "kill")))
+    assert wrong is None
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in WRITES if not re.search("LeRobot|store|job", name)])
 def test_random_schedules_of_two_actions(name: str) -> None:

@@ -25,8 +25,8 @@ from dask_tfrecord.errors import ResumeError, StoreInUseError
 from support.simulated_store import PROTOCOL, S3FileSystem
 from support.simulation import STOP, Scenario, Simulation
 
-# Rows of each call: none of them is a fill value.
-OLD, ROWS = [*range(1, 7)], {"A": [*range(101, 109)], "B": [*range(201, 209)]}
+# Rows of each call: none of them is a fill value, and those of A and B have the same size.
+OLD, ROWS = [*range(1, 7)], {"A": [*range(101, 109)], "B": [*range(111, 119)]}
 # What a reader finds: rows, or the kind of an error.
 Found = list[int] | str
 

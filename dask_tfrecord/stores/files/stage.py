@@ -174,7 +174,10 @@ class Stage:
         commit, new = self._commit(place), f"{self.folder}/new"
         unpublished = self._names(f"{place}/new") | self.held()
         if commit is not None and self._is_whole(commit, unpublished):
-            return commit
+            if directory is not None or any("/" not in name for name in self._names(self.folder)):
+                return commit
+            # A run that woke has recorded it after the one that took over had removed its files and their records.
+            commit = None
         if commit is not None:
             stay = unpublished
             if directory is None and commit.replaced is not None:
