@@ -20,7 +20,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FIRST = "write ds.rows[:3] for the first 3 rows"
 _ONE_ROW = "write ds.rows[0] for the first row, or ds.rows[:3] for the first 3"
 _WHERE = "write ds.where(CONDITION) for the rows that meet a condition"
-_BY_LABEL = f"{_WHERE}, or ds.rows[0] for the first row"
 _ROWS = "write ds.as_sequence() for a dict per row, or ds.batches(2) for batches of 2 rows"
 _SHOWN = "write ds.preview() for pictures, text and numbers of the first rows, or ds.view() for a page in the browser"
 _NAN = "write ds.where(lambda blocks: ~numpy.isnan(blocks[NUMBER])) for the rows without NaN"
@@ -45,6 +44,10 @@ _PARTS = "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and mixed.rows[:3
 _CAST = "write ds.assign({NUMBER: ds[NUMBER].astype('int32')}) to cast a column"
 _PARTITION = (
     "write ds.map_blocks(function) for all chunks, or ds.to_delayed()[0].compute() for the rows of the first one"
+)
+_OF_ALL_COLUMNS = (
+    *("compute", "persist", "describe", "head", "preview"),
+    *("to_awkward", "to_dataframe", "to_polars", "to_xarray"),
 )
 _SORT = "write ds.rows[numpy.argsort(ds[NUMBER].compute())] to sort the rows"
 _JOIN = "write ds.to_dataframe() or ds.to_polars() and join the frames"
@@ -84,7 +87,10 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "skip": "write ds.rows[3:] to leave out the first 3 rows",
         "tail": "write ds.rows[-3:] for the last 3 rows",
         **dict.fromkeys(("iloc", "isel", "first", "get_single_element"), _ONE_ROW),
-        **dict.fromkeys(("loc", "sel"), _BY_LABEL),
+        **dict.fromkeys(
+            ("loc", "sel"),
+            "write ds.where([(NUMBER, '==', 3)]) for the rows with a value, or ds.rows[0] for the first row",
+        ),
         **dict.fromkeys(("filter", "query"), _WHERE),
         **dict.fromkeys(("batch", "iter_batches", "to_iterable_dataset"), _BATCHES),
         **dict.fromkeys(
@@ -121,6 +127,7 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(
             ("agg", "aggregate", "corr", "drop_duplicates", "melt", "nlargest", "nsmallest", "pivot_table"), _DASK_FRAME
         ),
+        "__mul__": "write ds.assign({NUMBER: ds[NUMBER] * 2}) to compute with a column",
         "zip": "write ds.assign(name=array) to add the columns of another data set",
         "reduce": "write ds[NUMBER].sum().compute(), or another reduction of dask",
         "flat_map": "write ds.explode(RAGGED) for a row per item",
@@ -213,13 +220,15 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
         "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
         **dict.fromkeys(("column", "usecols"), "write columns=VALUE"),
-        "describe.columns": "write ds[VALUE].describe()",
-        "head.columns": "write ds[VALUE].head()",
-        "preview.columns": "write ds[VALUE].preview()",
+        **{f"{name}.columns": f"write ds[VALUE].{name}()" for name in _OF_ALL_COLUMNS},
+        **{f"{name}.columns": f"write ds[VALUE].{name}(path)" for name in ("to_zarr", "to_parquet")},
         "batches.columns": "write ds[VALUE].batches(2)",
         "batches.buffer_size": "write shuffle='window', window=VALUE to mix rows within windows",
         "dims": "write dimension_names={'image': ('y', 'x', 'channel')} for the axes of a column; rows have the "
         "dimension 'record', which ds.to_xarray().rename(record='row') renames",
+        **dict.fromkeys(
+            ("to_tfrecord.compression_type", "RecordWriter.compression_type"), "write compression='gzip' for gzip"
+        ),
         "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
         "options": "write compression='gzip' to compress shards",
         **dict.fromkeys(
@@ -242,7 +251,9 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "drop_last": "write drop_remainder=VALUE",
         "read_tfrecord.shuffle": "leave it out, and write ds.batches(2, shuffle='full')",
         "read_tfrecord.repeat": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
-        **dict.fromkeys(("num_shards", "n_shards"), "write records_per_shard=1000 for shards of 1,000 records"),
+        **dict.fromkeys(
+            ("num_shards", "n_shards", "to_tfrecord.shards"), "write records_per_shard=1000 for shards of 1,000 records"
+        ),
         "from_zarr.columns": "leave it out, and write ds[VALUE] for these columns",
         "from_zarr.chunks": "leave it out: chunks are those of the store",
         "inplace": "leave it out: a method returns another data set, and does not change this one",
@@ -272,8 +283,9 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "(blocks[NUMBER] > 2) & (blocks[NUMBER] < 5), and numpy.where(blocks[NUMBER] > 2, 1, 0) for `if`",
         "'numpy.ndarray' object has no attribute": "a block is a NumPy array of all its rows: write numpy.sqrt("
         "blocks[NUMBER]), or another function of NumPy, and of numpy.strings for text",
-        "'dict' object has no attribute": "write blocks[NUMBER] for a column",
-        "'UserBlocks' object has no attribute": "write blocks[NUMBER] for a column",
+        "'dict' object has no attribute": "write blocks[NAME] for a column",
+        "can be converted to Python scalars": "a block has several rows, not one: write blocks[NUMBER].astype('int64') "
+        "for int, and functions of NumPy in place of those of one number",
         "string operation on non-string": "the rows are bytes: read the column by TextFeature(), and its rows are text",
     },
 }
@@ -298,13 +310,15 @@ def words_of(schema: Mapping[str, Any]) -> dict[str, str]:
 def failed_function(error: Exception, schema: Mapping[str, Any]) -> str:
     """Say how to change a function that failed on blocks of these features; no text for unknown reasons."""
     part = next((part for part in ADVICE["function"] if part in str(error)), "")
-    return advice("function", part, words_of(schema))
+    return advice("function", part, {**words_of(schema), "NAME": getattr(error, "name", None)})
 
 
 def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
     """Return the error about an argument that a function does not have: the equivalent, similar names, or all names."""
     known = tuple(known)
     near = near_misses(name, known) if known else "; it takes none"
+    if name in ("column", "usecols", "columns") and isinstance(value, str):
+        value = [value]
     text = advice("argument", f"{function}.{name}", {"VALUE": value})
     # The advice does not apply to a function without columns.
     if not text and (name not in ("column", "usecols") or "columns" in known):
@@ -332,7 +346,9 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
         @wraps(method)
         def checked(*args: Any, **options: Any) -> Any:
             for option in options:
-                if option not in names and inspect.Parameter.VAR_KEYWORD not in kinds:
+                # Functions that pass on options to dask, which ignores unknown ones, refuse those of the table.
+                passed_on = inspect.Parameter.VAR_KEYWORD in kinds and f"{name}.{option}" not in ADVICE["argument"]
+                if option not in names and not passed_on:
                     raise unknown_option(name, option, others, options[option])
             missing = [each for each in needed if each not in options and each not in by_place[: len(args)]]
             if missing:

@@ -34,6 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dtf.to_zarr({"label": np.arange(6)}, path / "stored.zarr")
     dtf.to_tfrecord({"label": np.arange(3)}, path / "many" / "x-{shard}.tfrecord", records_per_shard=1)
     (path / "empty").mkdir()
+    (path / "hidden").mkdir()
+    (path / "hidden" / ".notes").touch()
     return path
 
 
@@ -329,6 +331,38 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.BytesFeature(), "write dtf.TextFeature() for text"),
     (lambda ds: ds.describe().compare(3), "compare takes Statistics: write other.describe(); got 3"),  # type: ignore[arg-type]
     (lambda ds: (text_column() == b"one").compute(), "the rows are text: write 'one' instead of b'one'"),
+    (lambda ds: ds.compute(columns=["label"]), "; write ds[['label']].compute()"),
+    (lambda ds: ds.persist(columns="label"), "; write ds[['label']].persist()"),
+    (lambda ds: ds.to_dataframe(columns=["label"]), "; write ds[['label']].to_dataframe()"),
+    (lambda ds: dtf.to_tfrecord(ds, "z", compression_type="GZIP"), "; write compression='gzip' for gzip"),  # type: ignore[call-arg]
+    (lambda ds: dtf.to_tfrecord(ds, "z", shards=2), "; write records_per_shard=1000"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_parquet("z", compression="gzipp"), "compression 'gzipp'; did you mean 'gzip'?"),
+    (lambda ds: ds.preview("label"), "write ds[['label']].preview()"),  # type: ignore[arg-type]
+    (lambda ds: ds.preview(["label"]), "write ds[['label']].preview()"),  # type: ignore[arg-type]
+    (lambda ds: ds.map_blocks(lambda b: {"n": int(b["label"])}), "write blocks['label'].astype('int64') for int"),
+    (
+        lambda ds: ds.where(lambda b: b.label == 3),
+        "blocks are a dict, which has no attribute 'label': write blocks['la",
+    ),  # type: ignore[attr-defined]
+    (lambda ds: ds.where(lambda b: b["lable"] == 3).compute(), "lable"),
+    (
+        lambda ds: dtf.to_tfrecord({"x": [{"a": 1}]}, "z"),
+        "dicts as rows, and each key is a column: write {'a': values}",
+    ),
+    (lambda ds: dtf.to_tfrecord({"x": [{1}]}, "z"), "array 'x' has rows of type set: give it values of one type"),
+    (lambda ds: ds.to_xarray().to_zarr("z.zarr"), "write ds.to_zarr(path)"),
+    (lambda ds: dtf.read_tfrecord(dict(ds.schema), "train-*"), "write dtf.read_tfrecord('train-*', features)"),  # type: ignore[arg-type]
+    (lambda ds: dtf.to_zarr("a.zarr", ds), "write dtf.to_zarr(ds, 'train.zarr')"),  # type: ignore[arg-type]
+    (lambda ds: dtf.read_tfrecord("train@3.tfrecord"), "did you mean 'train@2.tfrecord'?"),
+    (lambda ds: dtf.read_tfrecord("hidden/x"), "hidden' has no shards: pass the path of files that exist"),
+    (lambda ds: ds.sel(label=3), "write ds.where([('label', '==', 3)]) for the rows with a value"),  # type: ignore[attr-defined]
+    (lambda ds: sum(ds), "gives the names of its columns: write ds[NAME].sum().compute()"),  # type: ignore[arg-type]
+    (lambda ds: 2 * ds, "write ds.assign({'label': ds['label'] * 2}) to compute with a column"),
+    (lambda ds: ds.rows(3), "rows are picked by brackets: write ds.rows[3]"),
+    (lambda ds: ds.where("text == 3"), "'text' holds bytes; got 3; compare it with b'3'"),
+    (lambda ds: ds.where([("len(tokens)", "==", "a")]), "the length of 'tokens' is a number; got 'a'"),
+    (lambda ds: ds.plan_zarr("z.zarr"), "write ds.plan_zarr(), which takes no path and writes nothing"),  # type: ignore[call-arg]
+    (lambda ds: dtf.to_tfrecord({"x": np.array(["2020"], "M8[D]")}, "z"), ".astype('int64') for microseconds since"),
     (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
 
@@ -426,7 +460,7 @@ COMMANDS = [
     (f"split {FIRST} new/", f"Write dask-tfrecord copy --records-per-shard 1000 {FIRST} new/"),
     ("info", "The command info takes PATTERN. Write dask-tfrecord info 'train-*.tfrecord'"),
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
-    (f"to-zarr {FIRST} new.zarr --memory-limit 10", "is enough, and fewer threads need less"),
+    (f"to-zarr {FIRST} new.zarr --memory-limit 10", "No chunk is small enough. Raise the memory limit to"),
     (f"info {FIRST} --features x.json", "info has none, and these commands have: copy, describe, head"),
     ("view train-* --host 0.0.0.0", "Write --port: Port of the page, which this machine alone can open."),
     (f"to-zarr {FIRST} new.zarr --columns label text", "Join names by commas: --columns label,text"),

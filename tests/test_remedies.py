@@ -34,7 +34,7 @@ def test_a_name_of_other_libraries_says_what_to_write(name: str, namespace: Name
     error: Any = AttributeError
     if name.startswith("__"):
         error, said = TypeError, advice("ds", name, dict.fromkeys(("COLUMN", "NUMBER"), "label"))
-        ask = {"__array__": np.asarray, "__add__": lambda ds: ds + ds}[name]
+        ask = {"__array__": np.asarray, "__add__": lambda ds: ds + ds, "__mul__": lambda ds: ds * 2}[name]
     elif name in ds:
         said, ask = "write ds['sum'] for this column", lambda ds: ds.sum
     else:

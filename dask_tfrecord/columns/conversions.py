@@ -99,8 +99,8 @@ _LIST_HINT = (
     "FixedLenFeature((), 'int64') for a number per row, and VarLenFeature('int64') for a list of them"
 )
 _HINTS = {
-    "M": "; array.astype('int64') keeps its number of time units",
-    "m": "; array.astype('int64') keeps its number of time units",
+    "M": "; write array.astype('datetime64[us]').astype('int64') for microseconds since 1970",
+    "m": "; write array.astype('timedelta64[us]').astype('int64') for microseconds",
     "O": "; specify the type of the objects: map_blocks(func, template={name: FixedLenFeature((), 'bytes'), …})",
     "S": "; NumPy's S drops trailing zero bytes: convert it to an object array of bytes",
     "T": "; a text column has one string, or a list of strings, per row: flatten the rows",

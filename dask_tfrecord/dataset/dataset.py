@@ -143,6 +143,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __add__(self, other: object) -> NoReturn:
         raise TypeError(f"data sets are not added{self._advice('__add__')}")
 
+    def __mul__(self, _: object) -> NoReturn:
+        raise TypeError(f"a data set has several columns{self._advice('__mul__')}")
+
+    __rmul__ = __sub__ = __truediv__ = __mul__
+
     def _advice(self, name: str) -> str:
         """Say what to write for an attribute that a data set lacks, with its own columns."""
         schema = self._rows.schema
@@ -162,11 +167,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     def __setitem__(self, name: object, _: object) -> NoReturn:
         raise TypeError(
-            f"a data set does not change: write ds = ds.assign({{{name!r:.100}: array}}) for one with the column"
+            f"data sets are immutable: write ds = ds.assign({{{name!r:.100}: array}}) for one with the column"
         )
 
     def __delitem__(self, name: object) -> NoReturn:
-        raise TypeError(f"a data set does not change: write ds = ds.drop({name!r:.100}) for one without the column")
+        raise TypeError(f"data sets are immutable: write ds = ds.drop({name!r:.100}) for one without the column")
 
     @overload
     def __getitem__(self, key: str) -> da.Array: ...
@@ -617,6 +622,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         return FirstRows(self._rows.head(checked_integer("the number of rows n", n, 0)))
 
+    @explain_arguments("ds.compute()")
     def compute(self, *columns: str, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
 
@@ -790,7 +796,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
         return DamageReport(tuple(check_shards(shards)))
 
-    @with_options("ds.plan_zarr()", ZarrOptions)
+    @with_options("ds.plan_zarr(), which takes no path and writes nothing", ZarrOptions)
     def plan_zarr(self, **options: Unpack[ZarrOptions]) -> ZarrPlan:
         """Plan the store that `to_zarr` would write; see `dask_tfrecord.plan_zarr`."""
         from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
@@ -1098,11 +1104,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         from dask_tfrecord.extras.preview import preview_rows
 
-        if isinstance(n, str | os.PathLike):
-            raise TypeError(f"the number of rows n is an int; got {n!r:.100}: write ds.preview().to_png({n!r:.100})")
+        given: Any = n
+        if isinstance(given, str | os.PathLike | list):
+            names = [given] if isinstance(given, str) and given in self else given
+            call = f"ds[{names!r:.100}].preview()" if isinstance(names, list) else f"ds.preview().to_png({n!r:.100})"
+            raise TypeError(f"the number of rows n is an int; got {n!r:.100}: write {call}")
         return preview_rows(self._rows, n)
 
-    @explain_arguments("ds.view()")
+    @explain_arguments("ds.view(), or ds.view(port=8080) for a page at this port")
     def view(self, *, port: int = 0, memory_limit: int | str = "512 MiB") -> Server:
         """Show the rows, statistics, episodes and bytes on a page in the browser, or below the cell of a notebook.
 
@@ -1331,6 +1340,15 @@ class _ColumnName(str):
             )
         return super().__getitem__(key)
 
+    def __radd__(self, other: object) -> Any:
+        if isinstance(other, int):
+            # `sum(ds)` adds names to 0.
+            raise TypeError(
+                "iteration over a data set gives the names of its columns: write ds[NAME].sum().compute() for one of "
+                "them, or ds.describe() for statistics of all"
+            )
+        return NotImplemented
+
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
 
@@ -1343,6 +1361,9 @@ class _RowIndexer:
 
     def __repr__(self) -> str:
         return "<rows of a Dataset: pick some as in ds.rows[0], ds.rows[2:5], ds.rows[[3, 1]] or ds.rows[mask]>"
+
+    def __call__(self, key: object = 3) -> NoReturn:
+        raise TypeError(f"rows are picked by brackets: write ds.rows[{key!r:.100}]")
 
     def __getitem__(self, key: Any) -> Dataset:
         if isinstance(key, int | np.integer) and not isinstance(key, bool):

@@ -100,8 +100,8 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
     if stored != computed:
         text = (
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
-            f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
-        )
+            f"{plural(length, 'byte')}). Fetch or write the file again"
+        ) + Spelled("; check_crc=False reads the payload as it is", "")
         return CorruptRecordError(text + _REMEDY, location)
     if length > window.max_record_bytes:
         text = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.base import normalize_token
@@ -120,6 +120,12 @@ class UserBlocks(dict[str, Any]):
             block = self[name] = to_array(block)
         return block
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "" if name.startswith("_") else f": write blocks[{name!r}] for a column"
+            raise AttributeError(f"blocks are a dict, which has no attribute {name!r}{hint}", name=name, obj=self)
+
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
@@ -223,7 +229,7 @@ def unknown_column(error: Exception, columns: Iterable[str]) -> str:
     name = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(name, str) or name in columns:
         return ""
-    return f"it is called with no column {name!r}{near_misses(name, columns)}"
+    return f"the blocks have no column {name!r}{near_misses(name, columns)}"
 
 
 def mapped_schema(made: Any, own: Schema) -> Schema:

@@ -187,9 +187,9 @@ class MemoryBudget:
         available = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * task
         fits = available // (self.threads * self.copies)
         message = f"a worker would take {format_bytes(self.peak_nbytes)} of its {format_bytes(memory_limit)}. "
-        more = f"A memory_limit of {-(-self.peak_nbytes >> 20)} MiB is enough, and fewer threads need less"
+        more = f"Raise the memory limit to {-(-self.peak_nbytes >> 20)} MiB, or use fewer threads"
         if fits < 1:
-            return f"{message}No unit is small enough. {more}"
+            return f"{message}No chunk is small enough. {more}"
         return message + (
             f"Units of {self.unit} may take {format_bytes(fits)}: make chunks or shards smaller by "
             f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=). "

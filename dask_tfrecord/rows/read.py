@@ -217,6 +217,8 @@ def read_rows(
     np.True_
     """
     # Arguments are checked before files are opened.
+    if isinstance(urlpath, Mapping) and isinstance(features, str | os.PathLike | list):
+        raise TypeError(f"the path comes before the features: write dtf.read_tfrecord({features!r:.200}, features)")
     if not isinstance(check_crc, bool):
         raise TypeError(f"check_crc is True or False; got {check_crc!r:.100}")
     if storage_options is not None and not isinstance(storage_options, Mapping):

@@ -267,8 +267,8 @@ def _check_type(name: str, schema: Schema, reduction: str | None, value: Any) ->
     types = {"O": bytes, "T": str, "M": np.datetime64, "m": np.timedelta64}
     expected: Any = types.get(kind, (bool, int, float, complex, np.number, np.bool_))
     if not isinstance(value, expected):
-        column = "the number of its values" if reduction == "len" else dtype_name(dtype)
-        message = f"filters: column {name!r} is compared as {column}; got {value!r:.100}"
+        held = f"the length of {name!r} is a number" if reduction == "len" else f"{name!r} holds {dtype_name(dtype)}"
+        message = f"filters: {held}; got {value!r:.100}"
         raise SchemaError(message + _value_advice(name, schema, kind, value))
 
 
@@ -277,9 +277,9 @@ def _value_advice(name: str, schema: Schema, kind: str, value: Any) -> str:
     if value is None:
         return ". " + _advise_function(f"{chr(_STAND_IN)} == null", lambda _: repr(name), schema)
     if isinstance(value, bytes) and kind == "T":
-        return f"; give {value.decode(errors='replace')!r}"
+        return f"; compare it with {value.decode(errors='replace')!r}"
     if kind in "OT":
-        return f"; give {str(value).encode() if kind == 'O' else str(value)!r}"
+        return f"; compare it with {str(value).encode() if kind == 'O' else str(value)!r}"
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     if not isinstance(text, str):
         return ""
@@ -290,9 +290,9 @@ def _value_advice(name: str, schema: Schema, kind: str, value: Any) -> str:
     if names:
         return near_misses(text, names)
     try:
-        return f"; give {ast.literal_eval(text.title() if text.lower() in ('true', 'false') else text)!r}"
+        return f"; compare it with {ast.literal_eval(text.title() if text.lower() in ('true', 'false') else text)!r}"
     except (ValueError, SyntaxError):
-        return "; give a number"
+        return "; compare it with a number"
 
 
 @dataclass(frozen=True, slots=True)

@@ -545,12 +545,19 @@ class _Search:
         if wanted in names:
             return ShardNotFoundError(_BROKEN_LINK, Location(url))
         shown = [name for name in names if not _is_side_file([name], [])]
+        if not shown:
+            return ShardNotFoundError(f"{message}; {directory!r} has no shards: pass the path of files that exist")
         stem, dot, suffix = wanted.rpartition(".") if "." in wanted else (wanted, "", "")
         if parts := [name for name in shown if re.fullmatch(rf"{re.escape(stem)}-\d+-of-\d+.*", name)]:
             pattern = f"{stem}-*{dot}{suffix}" if all(name.endswith(dot + suffix) for name in parts) else f"{stem}-*"
             return ShardNotFoundError(
                 f"{message} in {directory!r}; {pattern!r} opens the shards {parts[0]!r} to {parts[-1]!r}"
             )
+        if template is not None:
+            start, end = re.split(r"-\d+-of-\d+", wanted, maxsplit=1)
+            counts = {re.fullmatch(rf"{re.escape(start)}-\d+-of-(\d+){re.escape(end)}", name) for name in shown}
+            if sets := sorted({int(count[1]) for count in counts if count}):
+                return ShardNotFoundError(f"{message}; did you mean {f'{start}@{sets[0]}{end}'!r}?")
         # Shards come before other files: a long list is cut.
         shown.sort(key=lambda name: "tfrecord" not in name and re.search(r"-of-\d", name) is None)
         return ShardNotFoundError(f"{message}{near_misses(wanted, shown)}")

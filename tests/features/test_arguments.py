@@ -173,11 +173,11 @@ def test_mistakes_say_what_to_write(tmp_path: Path) -> None:
     done = run("info", tmp_path / "train-*.tfrecord", "--compression", "gzip")
     assert "leave out --compression, because reading detects" in done.stderr
     ds = dtf.read_tfrecord(tmp_path / "train-*.tfrecord")
-    with pytest.raises(ValueError, match=r"called with no column 'lable'; did you mean 'label'\?$"):
+    with pytest.raises(ValueError, match=r"the blocks have no column 'lable'; did you mean 'label'\?$"):
         ds.map_blocks(lambda blocks: {"x": blocks["lable"]})
     with pytest.raises(KeyError) as raised:
         ds.where(lambda blocks: blocks["lable"] > 2)
-    assert "where: it is called with no column 'lable'; did you mean 'label'?" in raised.value.__notes__
+    assert "where: the blocks have no column 'lable'; did you mean 'label'?" in raised.value.__notes__
 
 
 def test_displays_of_batches_and_of_first_rows(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_arguments_are_checked_before_anything_is_written(golden: Path, tmp_path
     uncounted = dtf.read_tfrecord(shard(golden, "varlen"), **spec(golden, "varlen"), counts=None)
     wrong: list[tuple[dtf.Dataset, dict[str, Any], type[Exception], str]] = [
         (numbers(), {"mode": "x"}, ValueError, "mode is 'w-'"),
-        (numbers(), {"compression": "zip"}, ValueError, "compression is None or one of snappy"),
+        (numbers(), {"compression": "zip"}, ValueError, "compression 'zip'; did you mean 'gzip'?"),
         (numbers()[[]], {}, SchemaError, "rows without a column"),
         (uncounted, {}, ValueError, "rows must be counted before"),
     ]

@@ -171,10 +171,10 @@ def test_listed_integers_are_compared_as_integers(dtype: str, listed: list[Any])
         ([("len(token)", "==", 1)], UnknownFeatureError, "did you mean 'tokens'"),
         ([("tokens", "==", 1)], SchemaError, r"compare len\(tokens\), any\(tokens\) or all\(tokens\)"),
         ([("len(label)", "==", 1)], SchemaError, "with one value per row"),
-        ([("label", "==", "1")], SchemaError, "is compared as int64; got '1'"),
-        ([("name", "==", "a")], SchemaError, "is compared as bytes; got 'a'; give b'a'"),
-        ([("word", "in", ["a", b"b"])], SchemaError, "is compared as text; got b'b'"),
-        ([("len(tokens)", ">", "1")], SchemaError, "the number of its values"),
+        ([("label", "==", "1")], SchemaError, "'label' holds int64; got '1'; compare it with 1"),
+        ([("name", "==", "a")], SchemaError, "holds bytes; got 'a'; compare it with b'a'"),
+        ([("word", "in", ["a", b"b"])], SchemaError, "holds text; got b'b'"),
+        ([("len(tokens)", ">", "1")], SchemaError, "the length of 'tokens' is a number; got '1'; compare it with 1"),
     ],
 )
 def test_refused_filters(files: Path, filters: Any, error: type[Exception], message: str) -> None:
@@ -387,7 +387,7 @@ def test_times_are_compared_with_text(tmp_path: Path) -> None:
             for text in ("label", "label = 3", "label == three", "== 3", "label ==", "label == [", "")
         ),
         ("labl == 3", 1, "did you mean 'label'"),
-        ("label == 'a'", 1, "is compared as int64"),
+        ("label == 'a'", 1, "holds int64"),
         ("label in 3", 1, "list of values"),
     ],
 )
@@ -469,7 +469,7 @@ def test_the_advice_for_a_condition_keeps_the_rows_that_are_meant(text: str) -> 
         ds.where(text)
     said = str(raised.value)
     written = [eval(call, {"ds": ds, "numpy": np}) for call in calls(said)] + list(map(ds.where, conditions(said)))
-    if given := re.search("; give (.*)$", said):
+    if given := re.search("; compare it with (.*)$", said):
         written.append(ds.where(re.sub(r"(?<== )\S+$", lambda _: given[1], text)))
     if numbered := re.search("; write (.* == .*)$|: write (.* == [0-9]*)$", said):
         written.append(ds.where(numbered[1] or numbered[2]))

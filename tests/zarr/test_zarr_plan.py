@@ -246,7 +246,7 @@ def test_a_conversion_beyond_the_memory_limit_is_refused(tmp_path: Path) -> None
         # 300 MiB whatever is written; two threads, three times 50 MiB and what they read.
         assert plan.memory.unit_nbytes == 400 * (1 << 17) == 50 * MIB
         assert plan.memory.peak_nbytes == 300 * MIB + 2 * (3 * 50 * MIB + plan.memory.read_nbytes)
-        said = r"of its 450.00 MiB. Units of rows may take.*chunks=.* A memory_limit of 732 MiB is enough"
+        said = r"of its 450.00 MiB. Units of rows may take.*chunks=.* Raise the memory limit to 732 MiB"
         with pytest.raises(ValueError, match=said):
             plan.to_zarr(tmp_path / "store.zarr")
         with pytest.raises(ValueError, match=said):
@@ -372,7 +372,7 @@ def test_the_command_prints_it_and_writes_nothing(shards: Path, tmp_path: Path) 
     text = shown(*command, "1GB", "--plan", "--chunks", 20)
     assert text.startswith("Zarr group: 62 rows") and "(limit 0.93 GiB)" in text
     result = run(*command, "1MB")
-    assert result.exit_code == 1 and "No unit is small enough" in result.stderr
+    assert result.exit_code == 1 and "No chunk is small enough" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -309,10 +309,9 @@ class BatchIterator(Iterator[Batch]):
         def __len__(self) -> int:
             _join_torch()
             size = self._mixer.batch_size
-            raise TypeError(
-                f"write ds.batches({size}).batches_per_epoch for the number of batches, or import torch before "
-                f"DataLoader(ds.batches({size}), batch_size=None)"
-            )
+            loader = f", or import torch before DataLoader(ds.batches({size}), batch_size=None)"
+            text = f"write ds.batches({size}).batches_per_epoch for the number of batches"
+            raise TypeError(text + loader * ("torch" in sys.modules))
 
         def __bool__(self) -> bool:
             return True

@@ -215,11 +215,11 @@ class Unwritten:
 
 
 _CUT = Unwritten(
-    "bytes, of which xarray would cut zeros at the end: ds.to_zarr(path) keeps them, TextFeature() reads text, "
-    "RawFeature(shape, dtype) numbers, and encoding={name: {'dtype': 'S80'}} writes 80 bytes of each"
+    "bytes, of which xarray would cut zeros at the end: write ds.to_zarr(path), which keeps them, or read numbers "
+    "by RawFeature and text by TextFeature first"
 )
 _DIFFERENT = Unwritten(
-    "rows that differ in length or shape: ds.to_zarr(path) writes them, or ds.to_xarray(ragged='flat').to_zarr(path)"
+    "rows that differ in length or shape: write ds.to_zarr(path), or ds.to_xarray(ragged='flat').to_zarr(path)"
 )
 _OBJECTS: np.dtype[Any] = np.dtype(object, metadata={"element_type": Unwritten})
 

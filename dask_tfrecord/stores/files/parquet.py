@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 from dask.delayed import Delayed
 
 from dask_tfrecord.blocks import block_nbytes
-from dask_tfrecord.errors import IncompleteStoreError, Location, plural
+from dask_tfrecord.errors import IncompleteStoreError, Location, near_misses, plural
 from dask_tfrecord.options import ParquetCodec, ParquetOptions, complete, with_options
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.sources import CountedRows
@@ -111,9 +111,9 @@ def _checked_codec(compression: str | None) -> str:
     import pyarrow as pa
 
     codec = "none" if compression is None else compression
-    known = get_args(ParquetCodec)
-    if codec not in known or (codec != "none" and not pa.Codec.is_available(codec)):
-        raise ValueError(f"compression is None or one of {', '.join(known)} that pyarrow has; got {compression!r}")
+    known = [each for each in get_args(ParquetCodec) if each == "none" or pa.Codec.is_available(each)]
+    if codec not in known:
+        raise ValueError(f"pyarrow writes no compression {compression!r}{near_misses(compression, known)}")
     return codec
 
 

@@ -101,8 +101,9 @@ class TargetGroup:
         if {".", ".."} & set(parts):
             raise ValueError(f"component is the path of a group within the store; got {component!r}")
         if store is None or (isinstance(store, int | float | Mapping) and not isinstance(store, dict)):
-            text = ": the data set comes before the store" if isinstance(store, Mapping) else ""
-            raise TypeError(f"store is a path, a URL or a zarr store; got {store!r:.100}{text}")
+            if isinstance(store, Mapping):
+                raise TypeError("the data set comes before the store: write dtf.to_zarr(ds, 'train.zarr')")
+            raise TypeError(f"store is a path, a URL or a zarr store; got {store!r:.100}")
         options = dict(storage_options or {}) or None
         if type(store) is zarr.storage.LocalStore and not store.read_only:
             store = store.root

@@ -389,7 +389,7 @@ def test_xarray_writes_no_objects_that_it_would_change(tmp_path: Path, way: str,
     dtf.to_tfrecord({"raw": values, "tokens": [[1], [2, 3], []], "n": np.arange(3)}, tmp_path / "a.tfrecord")
     opened = OBJECTS[way](tmp_path / "a.tfrecord")
     assert opened["raw"].dtype == object and opened["raw"].values.tolist()[0] in values
-    said = "cut zeros at the end: ds.to_zarr" if name == "raw" else r"differ in length.*ragged='flat'"
+    said = "cut zeros at the end: write ds.to_zarr" if name == "raw" else r"differ in length.*ragged='flat'"
     with pytest.raises(TypeError, match=said):
         opened[[name, "n"]].to_zarr(tmp_path / "b.zarr", consolidated=False)
     if importlib.util.find_spec("h5netcdf"):
