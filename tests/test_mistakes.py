@@ -350,7 +350,11 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "dicts as rows, and each key is a column: write {'a': values}",
     ),
     (lambda ds: dtf.to_tfrecord({"x": [{1}]}, "z"), "array 'x' has rows of type set: give it values of one type"),
-    (lambda ds: ds.to_xarray().to_zarr("z.zarr"), "write ds.to_zarr(path)"),
+    (lambda ds: ds[["text"]].to_xarray().to_zarr("bytes.zarr"), "write ds.to_zarr(path), which keeps them"),
+    (
+        lambda ds: ds[["tokens"]].to_xarray().to_zarr("flat.zarr"),
+        "write ds.to_zarr(path), or ds.to_xarray(ragged='flat')",
+    ),
     (lambda ds: dtf.read_tfrecord(dict(ds.schema), "train-*"), "write dtf.read_tfrecord('train-*', features)"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_zarr("a.zarr", ds), "write dtf.to_zarr(ds, 'train.zarr')"),  # type: ignore[arg-type]
     (lambda ds: dtf.read_tfrecord("train@3.tfrecord"), "did you mean 'train@2.tfrecord'?"),
@@ -482,6 +486,13 @@ COMMANDS = [
     (f"head {FIRST} --features {{}}", "write the JSON into a file, and pass its name"),
     ("help info", "Write dask-tfrecord info --help"),
     ("-V", "Write dask-tfrecord --version"),
+    (f"repair {FIRST} {FIRST}", f"SOURCE and TARGET are one file. Write dask-tfrecord repair {FIRST} repaired-{FIRST}"),
+    (f"head {FIRST} -n", "requires an argument. Write -n 5: Number of records."),
+    (f"head {FIRST} --where", "Write --where CONDITION: Keep the records for which this holds, such as"),
+    (f"describe {FIRST} --html", "requires an argument. Write --html FILE: "),
+    (f"head {FIRST} --where label == 3", "Write quotes around the condition: --where 'label == 3'"),
+    (f"head {FIRST} --where label", 'Write a value after it: "label == 3"'),
+    (f"to-zarr {FIRST} new.zarr --chunks 0", "chunks is a number of rows, 1 or more, or a size such as '8 MiB'; got 0"),
     (f"to-lerobot {FIRST} out", "Missing option '--fps'. Write --fps 10: Frames per second"),
 ]
 

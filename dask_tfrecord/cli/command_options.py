@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import itertools
 import json
 import logging
 import os
@@ -61,8 +62,8 @@ def output() -> Console:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal; None where stdout is a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """Return the columns of the terminal or of $COLUMNS; None where stdout is a file or a pipe, and it is not set."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else None
 
 
 def plain_lines(text: str) -> str:
@@ -230,7 +231,7 @@ def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
-def _parsed_conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> Alternatives:
+def _parsed_conditions(ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> Alternatives:
     """Parse conditions of texts that all hold."""
     if not texts:
         return []
@@ -239,7 +240,15 @@ def _parsed_conditions(_ctx: click.Context, _option: click.Parameter, texts: tup
     try:
         return parse_expressions(texts)
     except ValueError as error:
-        raise click.BadParameter(plain(for_commands(error.args[0]))) from None
+        refusal = click.BadParameter(plain(for_commands(error.args[0])))
+    # A condition without quotes is several arguments.
+    _, *after = itertools.dropwhile(lambda each: each != "--where", ctx.meta.get(GIVEN, ["--where"]))
+    condition = " ".join(after[:3])
+    with suppress(ValueError):
+        if after[:1] == [texts[0]]:
+            parse_expressions([condition])
+            raise click.BadParameter(f"Write quotes around the condition: --where {shlex.quote(plain(condition))}")
+    raise refusal
 
 
 def _check_part(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:

@@ -121,6 +121,8 @@ class Commands(click.Group):
         """Run the command; show tracebacks only with ``--debug``."""
         try:
             return super().invoke(ctx)
+        except click.BadOptionUsage as error:
+            raise self._with_value(ctx, error) from None
         except click.UsageError as error:
             raise _explained(error) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -145,6 +147,16 @@ class Commands(click.Group):
             click.echo(f"Error: {one_line(error)}", err=True)
             _echo_notes(error)
             ctx.exit(1)
+
+    def _with_value(self, ctx: click.Context, error: click.BadOptionUsage) -> click.UsageError:
+        """Return an error about an option without its value with what the option takes."""
+        command = self.get_command(ctx, ctx.meta[GIVEN][0])
+        options = [each for each in command.params if error.option_name in each.opts] if command else []
+        if not options or not isinstance(options[0], click.Option) or "requires" not in error.message:
+            return error
+        option = options[0]
+        value = "5" if isinstance(option.type, click.types.IntParamType) else option.metavar or "VALUE"
+        return click.UsageError(f"{error.message} Write {error.option_name} {value}: {option.help}", error.ctx)
 
 
 def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:

@@ -307,8 +307,10 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
 
     if Path(target).exists() and not overwrite:
         # Of two shards that a shell makes of a glob, the second one would be lost.
-        context, names = click.get_current_context(), (source, target)
+        context, names = click.get_current_context(), dict.fromkeys((source, target))
         commands = [command_line(context, "repair", each, named_after("repaired.tfrecord", each)) for each in names]
+        if len(commands) == 1:
+            raise click.UsageError(f"SOURCE and TARGET are one file. Write {commands[0]}")
         raise click.UsageError(
             f"{plain(target)} exists. Write a command for each: {', and '.join(commands)}. --overwrite replaces the "
             f"output of an earlier command."

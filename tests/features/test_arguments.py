@@ -78,7 +78,7 @@ def test_chunks_and_shards_of_a_store_accept_sizes(shard: Path, tmp_path: Path) 
     assert array.chunks == (2, 8)
 
 
-NO_NUMBER = "a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows"
+NO_NUMBER = "a number of rows, 1 or more, or a size such as '8 MiB'"
 NO_SIZE = "a number of rows or a size such as '4 MiB'"
 
 

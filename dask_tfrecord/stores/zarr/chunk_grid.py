@@ -275,8 +275,7 @@ def rows_or_size(
         return {name: check_number(f"{option}[{name!r}]", rows, 1, " of rows") for name, rows in value.items()}, None
     if isinstance(value, str):
         return None, _nbytes(option, value)
-    others = ", a size such as '8 MiB' or a mapping of names to rows"
-    return check_number(option, value, 1, " of rows", others), None
+    return check_number(option, value, 1, " of rows", ", or a size such as '8 MiB'"), None
 
 
 def _nbytes(option: str, size: str) -> int:
