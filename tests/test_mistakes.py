@@ -353,7 +353,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds[["text"]].to_xarray().to_zarr("bytes.zarr"), "write ds.to_zarr(path), which keeps them"),
     (
         lambda ds: ds[["tokens"]].to_xarray().to_zarr("flat.zarr"),
-        "write ds.to_zarr(path), or ds.to_xarray(ragged='flat')",
+        "write ds.to_zarr(path), or write what ds.to_xarray(ragged='flat') returns",
     ),
     (lambda ds: dtf.read_tfrecord(dict(ds.schema), "train-*"), "write dtf.read_tfrecord('train-*', features)"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_zarr("a.zarr", ds), "write dtf.to_zarr(ds, 'train.zarr')"),  # type: ignore[arg-type]

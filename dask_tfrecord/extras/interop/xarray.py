@@ -219,8 +219,8 @@ _CUT = Unwritten(
     "by RawFeature and text by TextFeature first"
 )
 _DIFFERENT = Unwritten(
-    "rows that differ in length or shape: write ds.to_zarr(path), or ds.to_xarray(ragged='flat').to_zarr(path) for "
-    "their values in one array"
+    "rows that differ in length or shape: write ds.to_zarr(path), or write what ds.to_xarray(ragged='flat') "
+    "returns, with their values in one array"
 )
 _OBJECTS: np.dtype[Any] = np.dtype(object, metadata={"element_type": Unwritten})
 
