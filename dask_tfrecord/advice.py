@@ -346,7 +346,7 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
         @wraps(method)
         def checked(*args: Any, **options: Any) -> Any:
             for option in options:
-                # Functions that pass on options to dask, which ignores unknown ones, refuse those of the table.
+                # dask ignores unknown options; functions that pass options on to it refuse the options of the table.
                 passed_on = inspect.Parameter.VAR_KEYWORD in kinds and f"{name}.{option}" not in ADVICE["argument"]
                 if option not in names and not passed_on:
                     raise unknown_option(name, option, others, options[option])

@@ -198,7 +198,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _read_positive(name: str, parse: Callable[[Any], _Number], expected: str) -> _Number:
-    """Read a setting that is a positive number; an error says what is expected."""
+    """Read a setting that is a positive number; an error names the expected values."""
     value = read_setting(name)
     try:
         number = parse(value)

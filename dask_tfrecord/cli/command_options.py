@@ -605,7 +605,7 @@ def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, .
 TEXT = (".csv", ".json", ".jsonl")
 _OUTPUTS = (*TEXT, ".parq", ".parquet")
 
-# Commands whose outputs are no shards.
+# Commands that write other outputs than shards.
 _NO_SHARDS = ("to-parquet", "to-lerobot", "preview", "virtual")
 # Examples of the first argument of a command, and of the last one.
 SOURCES = {"repair": "damaged.tfrecord", "to-tfrecord": "train.zarr"}

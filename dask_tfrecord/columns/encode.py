@@ -151,7 +151,7 @@ class RecordStream:
 
 
 def _plan_feature(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> ColumnEncoding:
-    """Plan how a feature is written: from which columns, in which form, under which key."""
+    """Plan how to write a feature: its columns, its form and its key."""
     schema = decoder.schema
     scope = schema.scope_of(name)
     if (reason := feature.reason_not_written()) is not None:

@@ -181,7 +181,7 @@ class MessageSurvey:
 def _count_field(
     counts: FeatureCounts, each: _Field, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
-    """Count how many records have a field, how many values, and of bytes what they look like."""
+    """Count the records that have a field, and its values; detect what its bytes look like."""
     # Offsets of the values between records, through all levels of rows.
     ends = np.arange(len(kept) + 1)
     for splits in outputs[0].levels:

@@ -162,7 +162,7 @@ def _sorted_indices(
     _check_indices(feature, indices, splits)
     if not feature.already_sorted:
         # The native function sorts the indices of each record, and writes to `out` what has moved with them: the
-        # indices themselves, and values of one size. `order` tells where each value came from, for other values.
+        # indices themselves, and values of one size. `order` has the old place of each value, for other values.
         flat, order = indices.reshape(-1), np.empty(len(indices), np.int64)
         arrays = [flat.view(np.uint8)]
         if values.values is not None and values.value_splits is None:

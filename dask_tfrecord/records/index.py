@@ -483,7 +483,7 @@ def read_index_lines(file: Shard) -> Iterator[NDArray[np.int64]]:
 
 
 def _parse_lines(text: bytes) -> Iterator[NDArray[np.int64]]:
-    """Yield the two numbers of each line, unless there are no lines."""
+    """Yield the two numbers of each line, if there are lines."""
     if text.translate(None, b"0123456789 \t\r\n"):
         raise UnusableIndexError(_NOT_TWO_NUMBERS)
     numbers = np.fromstring(text.decode(), np.int64, sep=" ")
@@ -691,7 +691,7 @@ def join_entries(
 
 
 def join_lengths(parts: Sequence[Lengths | None]) -> Lengths | None:
-    """Join the lengths of consecutive records; None if those of a part are unknown."""
+    """Join the lengths of consecutive records; None if a part has unknown lengths."""
     known = [each for each in parts if each is not None]
     if not known or len(known) < len(parts):
         return None

@@ -290,7 +290,7 @@ class RecordState(IntEnum):
 
 
 class StoredRecord(NamedTuple):
-    """Where a record is in the decompressed stream, and how it is damaged."""
+    """Place of a record in the decompressed stream, and its damage."""
 
     offset: int
     nbytes: int  # with framing; 0 if it is unknown

@@ -69,7 +69,7 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
 
 
 def _field_metadata(schema: Schema, name: str) -> dict[str, str]:
-    """Describe a feature in the metadata of its Arrow field, from which it is found again."""
+    """Describe a feature in the metadata of its Arrow field, for readers."""
     feature = schema[name]
     own = feature.row_shape[feature.ragged_rank :] if feature.own_shapes else ()
     shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)

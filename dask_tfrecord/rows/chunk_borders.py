@@ -1,4 +1,4 @@
-"""How many rows a chunk of a data set has: by their number, by shards, or by bytes."""
+"""Rows of the chunks of a data set: by their number, by shards, or by bytes."""
 
 from __future__ import annotations
 

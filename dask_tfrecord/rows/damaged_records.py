@@ -110,7 +110,7 @@ def check_shards(shards: Shards) -> list[ShardReport]:
 
 
 def _check_shard(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardReport]:
-    """Check shards one by one; an index tells how many records were lost."""
+    """Check shards one by one; an index has the number of lost records."""
     reports = []
     for shard, sidecar in zip(shards, sidecars, strict=True):
         report = check_shard(shard)

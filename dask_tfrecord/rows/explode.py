@@ -540,7 +540,7 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
 
 
 def _dense_message(schema: Schema, name: str) -> str:
-    """Say why a column has no items, and how it can be read or repeated."""
+    """Explain why a column lacks items, and how to read or repeat it."""
     feature = schema[name]
     if is_padded(feature):
         lengths = f"{name}.lengths"

@@ -201,7 +201,7 @@ def _cluster_events(client: Any) -> Iterator[None]:
 
 
 def _on_event(event: tuple[float, dict[str, Any]]) -> None:
-    """Pass on what a task on a cluster has reported to who follows it."""
+    """Pass on the reports of tasks on a cluster to the caller."""
     report = event[1]
     followers = _followers.get(report["task"])
     if followers is None:

@@ -1,6 +1,6 @@
-"""Names of tasks, which are the keys of graphs, and by which dashboards of dask group tasks.
+"""Names of tasks: the keys of graphs. Dashboards of dask group tasks by name.
 
-A key of a graph has one definition: the token at the end of a name identifies all that a task computes, or is random.
+A key of a graph has one definition: the token that ends a name identifies the result of a task, or is random.
 `dask.utils.key_split` takes the first word of a name whole. Words are divided by hyphens, and it ends a name before the
 first of the others that is not of letters alone, or has eight and begins with one of a to f, like "counting". So labels
 and columns follow a colon.

@@ -440,7 +440,7 @@ def fillers(
 
 
 def _no_value(name: str, option: str, reason: str) -> str:
-    """Say that a column has nothing to fill in, and what to give."""
+    """Report a column without a fill value, and how to give one."""
     what = "lost records" if option.startswith("errors") else "what can't be decoded"
     return (
         f"column {name!r}: {option} needs a value for {what}, and {reason}; give fill_values={{{name!r}: ...}}, or "

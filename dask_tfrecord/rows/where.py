@@ -189,7 +189,7 @@ def _checked_condition(given: Any) -> Condition:
 
 
 def _resolve_condition(condition: Condition, schema: Schema, *, joined: bool) -> Condition:
-    """Tell a reduction in a condition from the name of its column, and check that both fit the column."""
+    """Divide an operand into a reduction and a column, and check that they fit each other."""
     name, reduction = condition.column, None
     if name not in schema:
         for each in _REDUCTIONS:

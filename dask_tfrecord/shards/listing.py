@@ -213,7 +213,7 @@ def is_zarr_group(path: str, storage_options: Mapping[str, Any] | None = None) -
 
 
 def _checked_paths(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
-    """Yield the paths of a list; refuse what is no list of paths."""
+    """Yield the paths of a list; refuse other values."""
     if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
         raise TypeError(
             f"urlpath must be a path or a list of paths; got {type(urlpath).__name__}: write 'train-*.tfrecord'"

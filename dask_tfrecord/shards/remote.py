@@ -180,7 +180,7 @@ def _permanent_error(failed: Exception, cleaned: Exception, path: str, what: str
     """Choose the error to raise for a call that is not repeated: with its path, which errors of clients lack.
 
     `cleaned` is `failed` without credentials. It is the cause of an error of another class, and is returned itself if
-    it names a path, or if its class says all there is to say.
+    it names a path, or if its class identifies it.
     """
     has_path = getattr(cleaned, "filename", None) or getattr(cleaned, "place", None)
     if has_path or isinstance(cleaned, _EXPECTED):

@@ -220,7 +220,7 @@ _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def _check_scalar(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
-    """Check a number, a bool or a text; an integer may stand for a float."""
+    """Check a number, a bool or a text; an integer counts as a float."""
     if kind is float and type(value) is int and abs(value) <= 2**1023:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):

@@ -273,7 +273,7 @@ class Job:
 
     @property
     def _added(self) -> str | None:
-        """Identity of what `finish` adds to an output that exists, by which the same job begun again finds it."""
+        """Identity of the addition that `finish` publishes: the same job, begun again, finds it."""
         return None
 
     def _changes_of_files(self, shards: Shards) -> list[str]:

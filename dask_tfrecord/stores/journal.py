@@ -133,9 +133,9 @@ class Owner:
 
 @dataclass(slots=True)
 class OwnerCheck:
-    """A question to the journal that is asked again after `Limits.owner_check` seconds, because each is a request."""
+    """The answer of the journal, kept for `Limits.owner_check` seconds, because each question is a request."""
 
-    # When it was asked last, by the clock that goes on while a machine sleeps.
+    # Time of the last question. This clock goes on while a machine sleeps.
     asked: float = field(default_factory=time.time)
 
     def is_due(self) -> bool:

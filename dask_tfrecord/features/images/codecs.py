@@ -626,7 +626,7 @@ class WebP(ImageFormat):
 
 
 def _decode_webp(data: bytes, shape: tuple[int, int, int], wide: bool) -> NDArray[np.uint8]:
-    """Decode by Pillow, and compare the size with that of the header."""
+    """Decode by Pillow, and compare the size with the header."""
     require_pillow()
     from PIL import WebPImagePlugin, features
 

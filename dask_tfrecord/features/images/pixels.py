@@ -131,7 +131,7 @@ def image_shape(data: bytes | memoryview, feature: Decoding) -> tuple[int, int, 
 def _open_image(
     data: bytes | memoryview, channels: int, fast: bool = False, least: tuple[int, int] | None = None
 ) -> EncodedImage:
-    """Open an encoded image of any known format; an error says what the bytes seem to be."""
+    """Open an encoded image of any known format; an error names the format that the bytes seem to have."""
     require_pillow()
     # Encoded images are small, and the codecs need `find` and slices of bytes.
     file = bytes(data)

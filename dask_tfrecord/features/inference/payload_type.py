@@ -192,7 +192,7 @@ def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
     known = ExampleListWithContext()
     known.CopyFrom(record)
     known.DiscardUnknownFields()
-    # Fields that such a list does not have are of another message.
+    # Fields that such a list lacks belong to another message.
     return record if known.ByteSize() == record.ByteSize() else None
 
 

@@ -197,7 +197,7 @@ def _values_per_record(feature: Feature) -> int:
 def _foreign(
     seen: BytesSummary, content: ForeignContent, feature: Feature, *, several: bool, optional: bool
 ) -> Suggestion:
-    """Suggest a function that decodes values of a format of other software, such as NumPy files."""
+    """Suggest a function that decodes values in the format of another library, such as NumPy files."""
     contents, decoded = content.format.contents, content.format.decoded
     if decoded is None:
         return Suggestion(contents, None, seen.values, "value")
@@ -730,7 +730,7 @@ class Report:
         return fragment(title, table(HEADER, rows), notes, spec)
 
     def _title(self) -> str:
-        """Say how many records of which kind the report is on."""
+        """Name the kind and the number of records in the report."""
         shards = plural(self.shards, "shard")
         if self.refusal is not None:
             return f"Report on {plural(self.records, 'record')} of {shards}, the first is a {self.message}"

@@ -152,7 +152,7 @@ class StoredArray:
 
 
 def _stored_arguments(entries: NDArray[Any], together: int) -> dict[str, Any]:
-    """Return the arguments that make an array of numbers that are stored beside the references."""
+    """Return the arguments for an array of numbers next to the references."""
     return {
         "shape": entries.shape,
         "dtype": entries.dtype.name,

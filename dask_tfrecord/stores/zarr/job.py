@@ -149,7 +149,7 @@ class ZarrJob(Job):
                 "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
             )
         options_of_source = source_options(source)
-        # What can't be pickled is refused before the run begins, which may remove the group that it replaces.
+        # A run may remove the group that it replaces, so refuse unpicklable rows before it begins.
         pickled(source, {"options": options_of_source})
         with Run(output).begun():
             begun = output.unwritten()

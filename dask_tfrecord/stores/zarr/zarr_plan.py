@@ -220,7 +220,7 @@ class ZarrPlan:
         objects = self._objects()
         # The claim, the plan, its counts, and a record of each task.
         run = 3 + self.tasks
-        # Sizes of few objects, the plan among them, are looked up one by one, and those of lone ones.
+        # A few sizes are looked up one by one, with the plan; so are sizes of single objects.
         many = [count for count in objects if count > 1 and 1 + sum(objects) > LOOKED_UP]
         listed = 2 + -(-run // _LISTED) + sum(-(-count // _LISTED) for count in many)
         return Requests(self.nfiles + run, 4 + sum(objects) - sum(many), listed)
