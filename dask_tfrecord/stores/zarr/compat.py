@@ -36,6 +36,14 @@ ARRAY_CONFIG: Any = {"write_empty_chunks": True}
 _DESCRIPTIVE = ("dimension_names", "attributes")
 
 
+async def s3_children(fs: Any, path: str) -> list[str]:
+    """List a folder in one request. The `ls` of s3fs also lists the folder above one that does not exist.
+
+    See ``S3FileSystem._ls`` in https://github.com/fsspec/s3fs/blob/main/s3fs/core.py
+    """
+    return [info["name"] for info in await fs._lsdir(path, refresh=True)]
+
+
 def run_sync(call: Coroutine[Any, Any, Result]) -> Result:
     """Await a call of a store in zarr's event loop; remove credentials from its errors.
 

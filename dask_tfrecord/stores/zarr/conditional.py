@@ -16,6 +16,7 @@ import zarr.storage
 
 from dask_tfrecord.shards.objects import put_if_absent, put_if_unchanged
 from dask_tfrecord.shards.remote import class_names, read_s3
+from dask_tfrecord.stores.zarr.compat import s3_children
 
 
 async def create(store: zarr.abc.store.Store, key: str, value: bytes | memoryview) -> bool | None:
@@ -71,9 +72,9 @@ async def replace(store: zarr.abc.store.Store, key: str, value: bytes | memoryvi
 
 
 async def children(store: zarr.abc.store.Store, folder: str) -> list[str]:
-    """List a folder; empty if it does not exist. The `ls` of s3fs would then list the folder above it, too."""
+    """List a folder; empty if it does not exist."""
     if isinstance(store, zarr.storage.FsspecStore) and "S3FileSystem" in class_names(store.fs):
-        return [info["name"] for info in await store.fs._lsdir(path_in(store, folder), refresh=True)]
+        return await s3_children(store.fs, path_in(store, folder))
     return [key async for key in store.list_dir(folder)]
 
 
