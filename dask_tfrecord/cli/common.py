@@ -351,8 +351,10 @@ def open_rows(
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
     if not where:
         return read_tfrecord(pattern, schema, columns=columns, **reading)
-    is_counted = reading["split"] is not None or {reading["errors"], reading.get("value_errors", "raise")} != {"raise"}
-    if first and not is_counted and isinstance(schema, Schema) and not open_lengths(schema):
+    # A split of rows, rows that are left out, and lengths that are open are known by a pass over all records.
+    has_errors = reading["errors"] != "raise" or reading.get("value_errors", "raise") != "raise"
+    needs_counts = reading["split"] is not None or has_errors or not isinstance(schema, Schema) or open_lengths(schema)
+    if first and not needs_counts:
         reading["counts"] = None
     return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 

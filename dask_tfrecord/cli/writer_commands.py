@@ -1,4 +1,4 @@
-"""Commands that are made from the options of the writers."""
+"""Commands that are made from the options of the writers; `main.py` has those with options of their own, as to-zarr."""
 
 from __future__ import annotations
 

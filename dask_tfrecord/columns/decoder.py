@@ -61,7 +61,8 @@ from dask_tfrecord.shards.streams import StoredStream, open_stored
 
 # Limit of NumPy.
 _MAX_AXES = 64
-# Faults of one value, not of a feature that is missing or of another form.
+# Faults of one value: `value_errors=` fills or skips their rows. A feature that is missing, or of another kind, raises
+# FeatureError whatever `value_errors` is.
 _VALUE_FAULTS = (Fault.SIZE, Fault.UTF8, Fault.BOOLEAN, Fault.CAST, Fault.TENSOR)
 # Records of a shard in memory that are decoded before memory is allocated for all.
 _FIRST_RECORDS = 64
@@ -268,8 +269,14 @@ def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:
 
 _log = logging.getLogger(__name__)
 
-# Columns, and a function from their blocks to a mask of the records that are kept.
-Where = tuple[Sequence[str], Callable[[dict[str, Block]], NDArray[np.bool_]]]
+
+class Where(NamedTuple):
+    """Which records are kept."""
+
+    tested: Sequence[str]  # columns that are decoded first
+    mask: Callable[
+        [dict[str, Block]], NDArray[np.bool_]
+    ]  # of the records that are kept, by the blocks of these columns
 
 
 def decode(

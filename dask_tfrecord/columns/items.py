@@ -79,6 +79,8 @@ class StepWindow:
         if self.pad != "drop":
             return slice(0, int(lengths.sum()))
         before = self.past * self.stride
+        # An example: of records of 5 and 4 items, a window of one item before and one after leaves items 1 to 3 and 6
+        # to 7: three and two are kept, and the first ones are the starts of the records plus one.
         kept = np.maximum(lengths - before - self.future * self.stride, 0)
         first = splits_of(lengths)[:-1] + before - splits_of(kept)[:-1]
         return np.repeat(first, kept) + np.arange(kept.sum())

@@ -248,6 +248,7 @@ def records_in_memory(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint8
     found = ends[: walked.records].copy()
     if (found[-1] if len(found) else 0) == shard.size:
         return found, _record_crcs(shard.data, found)
+    # A record is damaged or cut: this walk raises the error with its number and byte.
     with Window(shard) as window:
         for _ in record_ends(window):
             pass

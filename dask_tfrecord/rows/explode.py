@@ -492,18 +492,20 @@ def _with_window(item_columns: ItemColumns, window: StepWindow) -> ItemColumns:
     """Return the columns of rows that are windows around the items."""
     items = item_columns.item_schema
     features: dict[str, Feature] = dict(items)
+    # The positions of no windows: what `around` makes of them has the dtypes and shapes of windows.
     none = np.zeros((0, 1 + window.past + window.future), np.int64)
+    no_mask = np.zeros(none.shape, bool)
     for name in item_columns.group:
         if name in item_columns.unwindowed:
             continue
-        features[name] = feature_of(window.around(zero_rows(items[name]), none, none == 0), f"windows: column {name!r}")
+        features[name] = feature_of(window.around(zero_rows(items[name]), none, no_mask), f"windows: column {name!r}")
     if window.pad != "drop":
         if MASK in features:
             raise SchemaError(
                 f"windows: column {MASK!r} would be replaced by the mask of the padding; map_blocks returns it under "
                 f"another name"
             )
-        features[MASK] = feature_of(none == 0, f"windows: column {MASK!r}")
+        features[MASK] = feature_of(no_mask, f"windows: column {MASK!r}")
     return replace(item_columns, schema=Schema(features, groups=items.groups_of(item_columns.repeated)), window=window)
 
 

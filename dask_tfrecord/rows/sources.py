@@ -537,7 +537,9 @@ class RecordSource(CountedRows):
     def read_where(self, names: Sequence[str], key: RowKey, where: Where) -> dict[str, Block]:
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
         rows = pick_rows(self.rows, key)
-        if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):
+        is_consecutive = isinstance(rows, range) and rows.step == 1
+        if set(names) <= set(where.tested) or not is_consecutive:
+            # Nothing is saved: all columns are tested, or the records of an index array are picked one by one.
             return CountedRows.read_where(self, names, key, where)
         runs, limit = self._ascending_runs(rows), block_limit(self.most_nbytes)
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
@@ -727,7 +729,7 @@ class UncountedSource(UncountedChunks):
 
     def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
-        if set(names) <= set(where[0]):
+        if set(names) <= set(where.tested):
             return UncountedChunks.read_chunk_where(self, names, number, where)
         return self._read(names, number, where)
 

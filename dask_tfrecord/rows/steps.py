@@ -171,7 +171,7 @@ def _read_before(
         return {name: blocks[unchanged[name]] for name in names}
 
     own, own_tested = (tuple(unchanged[name] for name in each) for each in (names, tested))
-    return renamed(read(own, (own_tested, lambda blocks: mask(renamed(blocks, tested)))), names)
+    return renamed(read(own, Where(own_tested, lambda blocks: mask(renamed(blocks, tested)))), names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

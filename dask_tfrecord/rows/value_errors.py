@@ -3,6 +3,8 @@
 Values that can't be decoded are found in one pass when a data set is opened. The tasks that find these rows change
 nothing, and the source keeps the row numbers. So it reads the same rows however often a task runs, and never decodes or
 counts a refused value again.
+
+Only the faults in `_VALUE_FAULTS` of `columns/decoder.py` are such values: a feature that is missing always raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Filters: rows chosen by the values of some of their columns."""
+"""Filters: rows chosen by the values of some of their columns.
+
+A filter says which columns it tests. Where it is the last step, `RecordSource.read_where` decodes these first, and the
+others for the records that are kept.
+"""
 
 from __future__ import annotations
 
@@ -349,7 +353,7 @@ class Filtered(Step):
 
     def where(self, place: Place) -> Where:
         """Return the tested columns and the mask."""
-        return self.tested, partial(self.test, place=place)
+        return Where(self.tested, partial(self.test, place=place))
 
     def test(self, blocks: Mapping[str, Block], place: Place) -> NDArray[np.bool_]:
         """Return the mask of the rows of a place."""

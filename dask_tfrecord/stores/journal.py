@@ -251,10 +251,10 @@ class Journal:
         self._change(token, has_ended=True)
 
     def record_published(self, token: str, added: Mapping[str, int], unanswered: Mapping[str, int]) -> None:
-        """Record what this run has published, and what runs had published before it whose callers were not told.
+        """Record what this run has published, and what is unanswered: published by runs that died before they returned.
 
-        A run that ends well removes the former. The next one that would publish the same finds that it is there. A call
-        that is repeated has its answer: what this run has published is not unanswered, even if it was there before.
+        A call that is repeated finds its identity here, and writes nothing. It has its answer then: what this run has
+        published is not unanswered, even if it was there before. A run that returns removes what it has published.
         """
         rest = {identity: first for identity, first in unanswered.items() if identity not in added}
         self._change(token, added=added, unanswered=rest)

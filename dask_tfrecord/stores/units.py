@@ -319,7 +319,11 @@ class Levels:
     @classmethod
     @lru_cache
     def from_feature(cls, feature: Feature) -> Levels:
-        """Return the levels of the column of a feature."""
+        """Return the levels of the column of a feature.
+
+        An example: rows of lists of strings have the splits "row_splits", which divide strings among rows, and
+        "byte_splits", which divide bytes among strings. A row that is one string has only "row_splits", of bytes.
+        """
         strides = [1] * (feature.ragged_rank + bool(feature.own_shapes))
         item_nbytes = math.prod(feature.item_shape) * feature.item_dtype.itemsize
         if feature.is_bytes:

@@ -367,7 +367,10 @@ def to_xarray(
 
 
 def _variable_array(given: Rows, spec: VariableSpec, array: da.Array | None) -> da.Array:
-    """Return the array of a variable: decoded on its own, if it is not given."""
+    """Return the array of a variable: decoded on its own, if it is not given.
+
+    Rows of objects and text are boxed: xarray indexes them as one object each, however long they are.
+    """
     if given.schema[spec.column].block_dtype == spec.dtype and spec.dtype.kind in "OT":
         return boxed_column(given, spec.column, array)
     array = given.array(spec.column) if array is None else array

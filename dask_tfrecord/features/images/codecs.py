@@ -383,8 +383,10 @@ def read_gif_frames(data: bytes) -> list[GIFFrame]:
     A file that ends after a complete frame is accepted: all its pixels are present, only the trailer is missing.
     """
     frames: list[GIFFrame] = []
+    # Index of the transparent colour of the next frame; -1 if its graphic control has none, None without a control.
     transparent: int | None = None
     try:
+        # The header and the screen descriptor take 13 bytes; byte 10 has the flags of the palette of all frames.
         shared, at = _gif_palette(data, 13, data[10])
         while at < len(data) or not frames:
             kind = data[at]
@@ -393,7 +395,8 @@ def read_gif_frames(data: bytes) -> list[GIFFrame]:
             if kind == _IMAGE:
                 left, top, width, height, flags = struct.unpack_from("<4HB", data, at + 1)
                 own, at = _gif_palette(data, at + 10, flags)
-                frames.append(GIFFrame(left, top, width, height, bool(flags & 0x40), own or shared, transparent, at))
+                is_interlaced = bool(flags & 0x40)
+                frames.append(GIFFrame(left, top, width, height, is_interlaced, own or shared, transparent, at))
                 transparent, at = None, at + 1
             elif kind == _EXTENSION:
                 # TensorFlow uses the first graphic control before a frame, even one without transparency.

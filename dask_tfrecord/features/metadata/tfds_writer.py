@@ -1,6 +1,7 @@
 """Write the files that describe a TFDS data set.
 
-`features.json` holds the features. `features/metadata/splits.py` finds the directory, its splits and shards.
+`features.json` holds the features. `features/metadata/splits.py` finds the directory, its splits and shards. These
+files are published after the shards, and taken back if a write fails, as all files of a run: `stores/files/stage.py`.
 """
 
 from __future__ import annotations

@@ -393,20 +393,17 @@ class GroupOutput:
         """Raise ResumeError if an interrupted or complete run had other rows or options."""
         if not fingerprint:
             return
-        differences = self._differences(fingerprint)
-        added, now = kind, self._addition.kind
-        if added != now:
-            differences = [f"{'a group was written' if added == 'group' else f'{added} were added'}, and now {now}"]
+        differences, now = self._differences(fingerprint), self._addition.kind
+        if kind != now:
+            before = "a group was written" if kind == "group" else f"{kind} were added"
+            differences = [f"{before}, and now {now}"]
         if not differences:
             return
-        advice = " to start over"
-        if added != "group":
-            advice = f", what it wrote is removed, and the {now} of this call are added"
+        advice = "Pass " + OVERWRITE + " to start over"
+        if kind != "group":
+            advice = "Without " + RESUME + f", what it wrote is removed, and the {now} of this call are added"
         raise ResumeError(
-            f"cannot resume: inputs or options changed: {'; '.join(differences)}. "
-            + ("Pass " + OVERWRITE if added == "group" else "Without " + RESUME)
-            + advice,
-            self.target.location,
+            f"cannot resume: inputs or options changed: {'; '.join(differences)}. " + advice, self.target.location
         )
 
     def _record(self, folder: RunFolder, planned: Conversion, has_group: bool) -> None:
