@@ -61,6 +61,8 @@ def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace)
     }
     words = {"COLUMN": "label", "NUMBER": "label", "RAGGED": "tokens", "NAME": "label"}
     said = advice(of, name, {"SIZE": 2, "VALUE": value.get(name, ["label"]), **words})
+    if "to_awkward" in said:
+        pytest.importorskip("awkward")
     executed(said, namespace)
     for argument in re.findall(r"write (\w+)=", said):
         # The name of an argument, if a function of the package has it.
