@@ -3,7 +3,7 @@
 A schedule is the list of what happens at some steps: a run is killed, stopped, or a disk fails (`support.simulation`).
 Each state in which a run is killed is also what a reader finds at that moment. `judge` checks the rules.
 
-By default, a few schedules of one action are executed; marked as slow, 20 of each; at night, all of them, and random
+By default, a few schedules of one action are executed; marked as slow, 10 of each; at night, all of them, and random
 ones of two actions, whose seed the error prints.
 """
 
@@ -23,7 +23,7 @@ from support.simulation import ACTIONS, Explorer, Violation
 pytestmark = pytest.mark.filterwarnings("ignore:.* can't be removed")
 # Most schedules that a test executes: some of them, or all at night.
 SCHEDULES = [
-    pytest.param(20, marks=pytest.mark.slow),
+    pytest.param(10, marks=pytest.mark.slow),
     pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
 ]
 FAULTS, TURNS = ("kill", "full", "error"), ("stop", "pause")
