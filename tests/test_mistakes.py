@@ -307,7 +307,6 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: ds.map_blocks(lambda b: {"n": [each.upper() for each in b["text"]]}),
         "TextFeature(), …}) states it for text",
     ),
-    (lambda ds: [row["label"] for row in ds], "gives the names of its columns, not rows: write ds.as_sequence()"),  # type: ignore[index]
     (lambda ds: dtf.FixedLenFeature((), "int64", "a"), "such as default_value=0"),
     (lambda ds: dtf.Schema.read("new.json"), "write pathlib.Path('new.json').write_text(ds.schema.to_json())"),
     (lambda ds: schema_file('{"features": [{"name": "x", "class": "RowFeature"}]}'), "did you mean 'RawFeature'"),
@@ -360,7 +359,6 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train@3.tfrecord"), "did you mean 'train@2.tfrecord'?"),
     (lambda ds: dtf.read_tfrecord("hidden/x"), "hidden' has no shards: pass the path of files that exist"),
     (lambda ds: ds.sel(label=3), "write ds.where([('label', '==', 3)]) for the rows with a value"),  # type: ignore[attr-defined]
-    (lambda ds: sum(ds), "gives the names of its columns: write ds[NAME].sum().compute()"),  # type: ignore[arg-type]
     (lambda ds: 2 * ds, "write ds.assign({'label': ds['label'] * 2}) to compute with a column"),
     (lambda ds: ds.rows(3), "rows are picked by brackets: write ds.rows[3]"),
     (lambda ds: ds.where("text == 3"), "'text' holds bytes; got 3; compare it with b'3'"),

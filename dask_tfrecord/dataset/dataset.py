@@ -121,7 +121,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return self._rows.origin
 
     def __iter__(self) -> Iterator[str]:
-        return map(_ColumnName, self._rows.names)
+        return iter(self._rows.names)
 
     def __len__(self) -> int:
         return len(self._rows.names)
@@ -1325,32 +1325,6 @@ def _refuse_objects(name: str, *_: Any, **__: Any) -> NoReturn:
 
 def _is_mask(given: Any) -> bool:
     return isinstance(given, Sequence) and bool(given) and all(isinstance(each, bool | np.bool_) for each in given)
-
-
-class _ColumnName(str):
-    """Name of a column, for ``for row in ds: row["label"]``: other libraries iterate over rows."""
-
-    __slots__ = ()
-
-    def __getitem__(self, key: Any) -> str:
-        if isinstance(key, str):
-            raise TypeError(
-                f"iteration over a data set gives the names of its columns, not rows: write ds.as_sequence() to "
-                f"iterate over rows, each a dict with {key!r:.100}, or ds.batches(2) over batches of 2"
-            )
-        return super().__getitem__(key)
-
-    def __radd__(self, other: object) -> Any:
-        if isinstance(other, int):
-            # `sum(ds)` adds names to 0.
-            raise TypeError(
-                "iteration over a data set gives the names of its columns: write ds[NAME].sum().compute() for one of "
-                "them, or ds.describe() for statistics of all"
-            )
-        return NotImplemented
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)
 
 
 class _RowIndexer:

@@ -709,3 +709,9 @@ def test_first_rows_are_a_table_in_notebooks() -> None:
     cells = re.findall("<td[^>]*>(.*?)</td>", html)
     assert cells == ["4 bytes", "[0.1, 2.5]", "3", "cat", "float32 of shape (9,)", "4"]
     assert "a_name_that_is_long/and_nested</th>" in html
+
+
+def test_names_of_columns_are_plain_text() -> None:
+    """Serializers refuse subclasses of str, and a pickle would need this library."""
+    names = list(dtf.Dataset.from_arrays({"a": np.arange(2), "b": np.arange(2)}))
+    assert names == ["a", "b"] and {type(name) for name in names} == {str}
