@@ -336,8 +336,9 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
         kinds = {each.kind for each in parameters}
         named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         names = [each.name for each in named]
-        has_self = names[:1] in (["self"], ["cls"])
-        others = names[1:] if has_self else names
+        # Place of the first argument that a caller gives.
+        first = 1 if names[:1] in (["self"], ["cls"]) else 0
+        others = names[first:]
         name = call.partition("(")[0] if method.__name__ == "__init__" else method.__name__
         by_place = [each.name for each in named if each.kind is not each.KEYWORD_ONLY]
         needed = [each.name for each in named if each.default is each.empty]
@@ -356,7 +357,6 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
                 raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
             if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
                 raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
-            first = 1 if has_self else 0
             if unnamed in ADVICE["argument"] and len(args) > first:
                 given = args[first]
                 warn_caller(f"{name}(): {advice('argument', unnamed, {'VALUE': given})[2:]}")

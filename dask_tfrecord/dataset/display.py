@@ -28,19 +28,13 @@ _HEADER = ("column", "dtype", "shape", "read as")
 def dataset_text(given: Rows) -> str:
     """Return the columns as an aligned table, with their groups and hints."""
     lines = [*align_columns([_HEADER, *_table(given)]), *group_lines(given.schema), *_content_hints(given)]
-    return "\n".join([_dataset_title(given), *(f"  {line}" for line in lines)])
+    return "\n".join([f"<dask_tfrecord.{_dataset_title(given)}>", *(f"  {line}" for line in lines)])
 
 
 def dataset_html(given: Rows) -> str:
     """Return the columns as a table for notebooks, with pictures of their chunks."""
     notes = [*group_lines(given.schema), *_content_hints(given)]
-    return html_table(
-        _dataset_title(given).removeprefix("<dask_tfrecord.").removesuffix(">"),
-        _HEADER,
-        _table(given),
-        notes,
-        more=_chunk_pictures(given),
-    )
+    return html_table(_dataset_title(given), _HEADER, _table(given), notes, more=_chunk_pictures(given))
 
 
 def _chunk_pictures(given: Rows) -> str:
@@ -64,11 +58,11 @@ def _chunk_pictures(given: Rows) -> str:
 def _dataset_title(given: Rows) -> str:
     """Say how many rows in how many chunks a data set has, and where they are from."""
     rows = "unknown number of rows" if given.nrows is None else plural(given.nrows, "row")
-    title = f"<dask_tfrecord.Dataset: {rows} in {plural(given.nchunks, 'chunk')}"
+    title = f"Dataset: {rows} in {plural(given.nchunks, 'chunk')}"
     if given.nrows is not None:
         sizes = np.asarray(given.sizes, np.int64)
         title += f" of {span(int(sizes.min()), int(sizes.max()))}"
-    return f"{title}, from {origin_title(given.origin) or 'memory'}>"
+    return f"{title}, from {origin_title(given.origin) or 'memory'}"
 
 
 def _content_hints(given: Rows) -> list[str]:

@@ -78,15 +78,24 @@ class ShardIndex:
         return self.compression is None or self.access
 
 
+def index_entries(
+    window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True, apart: int | None = None
+) -> ShardIndex:
+    """Walk headers from the position of a window as `walk` does, and collect the index entries before `stop`."""
+    for entries in grow_entries(window, first=first, stop=stop, check_crc=check_crc, apart=apart):
+        last = entries
+    return last.index(window.compression)
+
+
 def scan_shard(
-    shard: Shard, *, check_crc: bool = True, apart: int | None = None, walker: Callable[..., ShardIndex] | None = None
+    shard: Shard, *, check_crc: bool = True, apart: int | None = None, walker: Callable[..., ShardIndex] = index_entries
 ) -> ShardIndex:
     """Walk the headers of a shard from end to end, and check the CRC of every length; payloads are never checked.
 
     A `walker` takes the place of `index_entries`.
     """
     with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
-        return (walker or index_entries)(window, check_crc=check_crc, apart=apart)
+        return walker(window, check_crc=check_crc, apart=apart)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -103,15 +112,6 @@ def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
             f"of rows; counts='scan' counts the records",
             Location(shard.path),
         )
-
-
-def index_entries(
-    window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True, apart: int | None = None
-) -> ShardIndex:
-    """Walk headers from the position of a window as `walk` does, and collect the index entries before `stop`."""
-    for entries in grow_entries(window, first=first, stop=stop, check_crc=check_crc, apart=apart):
-        last = entries
-    return last.index(window.compression)
 
 
 @dataclass(slots=True)
@@ -334,7 +334,7 @@ def index_shard(
     *,
     check_crc: bool = True,
     apart: int | None = None,
-    walker: Callable[..., ShardIndex] | None = None,
+    walker: Callable[..., ShardIndex] = index_entries,
 ) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
@@ -648,7 +648,7 @@ def split_entries(
     *,
     check_crc: bool = True,
     apart: int | None = None,
-    walker: Callable[..., ShardIndex] | None = None,
+    walker: Callable[..., ShardIndex] = index_entries,
 ) -> ShardIndex | None:
     """Walk the headers of a split, from the first intact header within 16 MiB; entries are numbered from 0.
 
@@ -658,7 +658,7 @@ def split_entries(
         if split.start and not _search_header(window, min(split.stop, split.start + limits().search_counting_nbytes)):
             return None
         try:
-            return (walker or index_entries)(window, stop=split.stop, check_crc=check_crc, apart=apart)
+            return walker(window, stop=split.stop, check_crc=check_crc, apart=apart)
         except ShardChangedError:
             raise
         except CorruptRecordError:

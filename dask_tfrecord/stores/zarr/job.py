@@ -264,8 +264,8 @@ class ZarrJob(Job):
 
     @property
     def _added(self) -> str | None:
-        found = self._run()
-        return None if found is None else next(reversed(identities(found[1].attributes)), None)
+        # Of the run that `_plan` has found.
+        return None if self._found is None else next(reversed(identities(self._found[1].attributes)), None)
 
     def _changes_of_files(self, shards: Shards) -> list[str]:
         found = self._run()

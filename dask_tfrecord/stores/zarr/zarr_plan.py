@@ -24,6 +24,7 @@ from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.zarr.additions import NewGroup
 from dask_tfrecord.stores.zarr.layout import (
+    TEXT,
     Conversion,
     ConversionRequest,
     codec_documents,
@@ -430,7 +431,7 @@ def _warnings(plan: ZarrPlan) -> list[str]:
 def _cells(array: ArrayPlan) -> tuple[str, ...]:
     return (
         printable(array.name),
-        array.dtype if array.dtype == "string" else np.dtype(array.dtype).name,
+        array.dtype if array.dtype == TEXT else np.dtype(array.dtype).name,
         _shape(array.shape),
         printable(", ".join(array.dimensions)),
         _shape(array.chunks),
