@@ -17,41 +17,11 @@ from dask_tfrecord.errors import near_misses, warn_caller
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_FIRST = "write ds.rows[:3] for the first 3 rows"
-_ONE_ROW = "write ds.rows[0] for the first row, or ds.rows[:3] for the first 3"
-_WHERE = "write ds.where(CONDITION) for the rows that meet a condition"
-_ROWS = "write ds.as_sequence() for a dict per row, or ds.batches(2) for batches of 2 rows"
-_SHOWN = "write ds.preview() for pictures, text and numbers of the first rows, or ds.view() for a page in the browser"
-_NAN = "write ds.where(lambda blocks: ~numpy.isnan(blocks[NUMBER])) for the rows without NaN"
-_FILL = "write ds.assign({NUMBER: numpy.where(numpy.isnan(ds[NUMBER]), 0, ds[NUMBER])}) to replace NaN by 0"
-_RENAME = "write ds.rename({COLUMN: 'name'}) to give a column another name"
-_CLASSES = "write ds.schema.classes for the names of classes, by column"
-_COLUMNS = "write list(ds.schema) for the names of the columns"
-_SOME_COLUMNS = "write ds[[COLUMN]] for a data set of this column alone"
-_TYPES = "write print(ds) to see dtypes and shapes, or ds.schema for the features"
-_BATCHES = "write ds.batches(2) to iterate over batches of 2 rows"
 _ONE = "write ds[NUMBER].{name}().compute() for one column, or ds.describe() for statistics of all columns"
-_FRAME = "write ds.to_dataframe().compute() for a DataFrame of pandas, or ds.to_dataframe() for one of dask"
-_COUNTS = (
-    "write numpy.unique(ds[NUMBER].compute(), return_counts=True) for values and how often each occurs, or "
-    "ds.describe() for statistics of all columns"
-)
-_DASK_FRAME = "write ds.to_dataframe() for a DataFrame of dask, which has this method"
-_NO_INDEX = "leave it out: rows have no index but their number, and a column like any other keeps the values of one"
-_ALL_STATISTICS = "write ds.describe() for counts, quantiles and distinct values of all columns"
-_COMPUTED = "write ds.assign(name=array) to add a column, or ds.map_blocks(function) to compute one from others"
-_PARTS = "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and mixed.rows[:3] for two parts"
-_CAST = "write ds.assign({NUMBER: ds[NUMBER].astype('int32')}) to cast a column"
-_PARTITION = (
-    "write ds.map_blocks(function) for all chunks, or ds.to_delayed()[0].compute() for the rows of the first one"
-)
 _OF_ALL_COLUMNS = (
     *("compute", "persist", "describe", "head", "preview"),
     *("to_awkward", "to_dataframe", "to_polars", "to_xarray"),
 )
-_SORT = "write ds.rows[numpy.argsort(ds[NUMBER].compute())] to sort the rows"
-_JOIN = "write ds.to_dataframe() or ds.to_polars() and join the frames"
-_CHUNKS = "write dtf.read_tfrecord(path, chunks=5) for chunks of 5 rows"
 _ARRAYS = "write ds.compute() for a dict of NumPy arrays, or ds[COLUMN].compute() for one array"
 _BOTH = (
     "write dtf.read_tfrecord([path, other]) to read several sets of shards as one, or "
@@ -59,59 +29,41 @@ _BOTH = (
 )
 
 _OPEN = "write dtf.read_tfrecord('train-*.tfrecord') to open shards"
-_WRITE = (
-    "write dtf.to_tfrecord({'label': array}, path) to write arrays or rows, or dtf.RecordWriter(path) to write bytes"
-)
-_IMAGE = "write features={'image': dtf.ImageFeature()}, with the name of your feature"
-_PARSE = (
-    "write dask_tfrecord.messages.Example.FromString(data) to parse one record in memory, or "
-    "dtf.read_tfrecord(path, features) to parse those of shards"
-)
 
-_BEFORE = (
-    "write ds.map_blocks(function).batches(SIZE): the function receives a dict of arrays, with several rows each, and "
-    "returns such a dict"
-)
-_AHEAD = "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) for 2 of them"
 
-# Texts by the name of an attribute (of data sets, the package, batches), and by the name of an argument, alone or
-# after the name of its function.
-ADVICE: Mapping[str, Mapping[str, str]] = {
+# Texts by the names of attributes (of data sets, the package, batches), and by the names of arguments, alone or after
+# the name of their function. Spaces divide the names that share a text.
+_TEXTS: Mapping[str, Mapping[str, str]] = {
     "ds": {
-        **dict.fromkeys(
-            ("map", "apply", "transform"),
-            "write ds.map_blocks(function): the function receives a dict of arrays, with several rows each, and "
-            "returns such a dict",
-        ),
-        **dict.fromkeys(("take", "limit"), _FIRST),
+        "map apply transform": "write ds.map_blocks(function): the function receives a dict of arrays, with several "
+        "rows each, and returns such a dict",
+        "take limit": "write ds.rows[:3] for the first 3 rows",
         "skip": "write ds.rows[3:] to leave out the first 3 rows",
         "tail": "write ds.rows[-3:] for the last 3 rows",
-        **dict.fromkeys(("iloc", "isel", "first", "get_single_element"), _ONE_ROW),
-        **dict.fromkeys(
-            ("loc", "sel"),
-            "write ds.where([(NUMBER, '==', 3)]) for the rows with a value, or ds.rows[0] for the first row",
-        ),
-        **dict.fromkeys(("filter", "query"), _WHERE),
-        **dict.fromkeys(("batch", "iter_batches", "to_iterable_dataset"), _BATCHES),
-        **dict.fromkeys(
-            ("padded_batch", "ragged_batch", "bucket_by_sequence_length"),
-            "write ds.batches(2, pad={RAGGED: None}) to pad rows",
-        ),
+        "iloc isel first get_single_element": "write ds.rows[0] for the first row, or ds.rows[:3] for the first 3",
+        "loc sel": "write ds.where([(NUMBER, '==', 3)]) for the rows with a value, or ds.rows[0] for the first row",
+        "filter query": "write ds.where(CONDITION) for the rows that meet a condition",
+        "batch iter_batches to_iterable_dataset": "write ds.batches(2) to iterate over batches of 2 rows",
+        "padded_batch ragged_batch bucket_by_sequence_length": "write ds.batches(2, pad={RAGGED: None}) to pad rows",
         "interleave": "leave it out: shards are read in parallel, and ds.batches(2, shuffle='window') mixes their rows",
         "repeat": "write ds.batches(2, epochs=3) to iterate over the rows 3 times, or epochs=None for ever",
         "prefetch": "leave it out: ds.batches(2) decodes batches of 2 rows ahead",
         "shard": "write ds.batches(2, shard=(0, 4)) for the first of 4 parts of the rows",
-        **dict.fromkeys(("iter_rows", "iterrows", "itertuples", "as_numpy_iterator", "to_list", "unbatch"), _ROWS),
+        "iter_rows iterrows itertuples as_numpy_iterator to_list unbatch": "write ds.as_sequence() for a dict per "
+        "row, or ds.batches(2) for batches of 2 rows",
         "cache": "write ds.persist() to keep the rows in memory, or ds.to_zarr(path) to store them decoded",
         "enumerate": "write ds.assign(number=numpy.arange(ds.nrows)) to add the numbers of rows",
-        **dict.fromkeys(("cardinality", "num_rows", "num_examples"), "write ds.nrows for the number of rows"),
-        **dict.fromkeys(("columns", "column_names", "data_vars"), _COLUMNS),
-        **dict.fromkeys(("select", "select_columns"), _SOME_COLUMNS),
-        **dict.fromkeys(("dtypes", "dtype", "element_spec", "features", "info"), _TYPES),
-        **dict.fromkeys(("show", "display", "plot", "hist"), _SHOWN),
-        **dict.fromkeys(("dropna", "isna", "isnull", "notna"), _NAN),
-        **dict.fromkeys(("rename_column", "rename_columns", "rename_vars"), _RENAME),
-        **dict.fromkeys(("class_names", "classes", "int2str"), _CLASSES),
+        "cardinality num_rows num_examples": "write ds.nrows for the number of rows",
+        "columns column_names data_vars": "write list(ds.schema) for the names of the columns",
+        "select select_columns": "write ds[[COLUMN]] for a data set of this column alone",
+        "dtypes dtype element_spec features info": "write print(ds) to see dtypes and shapes, or ds.schema for the "
+        "features",
+        "show display plot hist": "write ds.preview() for pictures, text and numbers of the first rows, or ds.view() "
+        "for a page in the browser",
+        "dropna isna isnull notna": "write ds.where(lambda blocks: ~numpy.isnan(blocks[NUMBER])) for the rows without "
+        "NaN",
+        "rename_column rename_columns rename_vars": "write ds.rename({COLUMN: 'name'}) to give a column another name",
+        "class_names classes int2str": "write ds.schema.classes for the names of classes, by column",
         "copy": "leave it out: a data set does not change, and methods return another one",
         "coords": "write ds.to_xarray(coords=[COLUMN]) for coordinates",
         "set_format": "leave it out: ds.compute() and ds.batches(2) return arrays of NumPy",
@@ -119,28 +71,31 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "size": "write ds.nrows for the number of rows, and len(ds.schema) for the number of columns",
         "sizes": "write ds.nrows for the number of rows, or ds.chunks for the rows of each chunk",
         "dims": "write ds.nrows for the number of rows, or ds.to_xarray() for named dimensions",
-        **dict.fromkeys(("fillna", "replace"), _FILL),
+        "fillna replace": "write ds.assign({NUMBER: numpy.where(numpy.isnan(ds[NUMBER]), 0, ds[NUMBER])}) to replace "
+        "NaN by 0",
         "isin": "write ds.where([(NUMBER, 'in', [1, 2])]) for the rows with one of these values",
-        **dict.fromkeys(("set_index", "reset_index", "sort_index", "reindex", "divisions"), _NO_INDEX),
+        "set_index reset_index sort_index reindex divisions": "leave it out: rows have no index but their number, and "
+        "a column like any other keeps the values of one",
         "index": "rows have no index but their number: write ds.rows[[3, 1]] for rows 3 and 1",
-        **dict.fromkeys(("to_numpy", "numpy", "as_numpy"), _ARRAYS),
-        **dict.fromkeys(
-            ("agg", "aggregate", "corr", "drop_duplicates", "melt", "nlargest", "nsmallest", "pivot_table"), _DASK_FRAME
-        ),
+        "to_numpy numpy as_numpy": _ARRAYS,
+        "agg aggregate corr drop_duplicates melt nlargest nsmallest pivot_table": "write ds.to_dataframe() for a "
+        "DataFrame of dask, which has this method",
         "__mul__": "write ds.assign({NUMBER: ds[NUMBER] * 2}) to compute with a column",
         "zip": "write ds.assign(name=array) to add the columns of another data set",
         "reduce": "write ds[NUMBER].sum().compute(), or another reduction of dask",
         "flat_map": "write ds.explode(RAGGED) for a row per item",
-        **dict.fromkeys(("map_partitions", "get_partition", "blocks"), _PARTITION),
-        **dict.fromkeys(("memory_usage", "nbytes"), "write ds.plan_zarr() for the bytes of each column"),
+        "map_partitions get_partition blocks": "write ds.map_blocks(function) for all chunks, or "
+        "ds.to_delayed()[0].compute() for the rows of the first one",
+        "memory_usage nbytes": "write ds.plan_zarr() for the bytes of each column",
         "to_string": "write print(ds.preview(10)) for the first rows",
-        **dict.fromkeys(("to_dict", "collect"), "write ds.compute() for a dict of NumPy arrays"),
+        "to_dict collect": "write ds.compute() for a dict of NumPy arrays",
         "__array__": f"{_ARRAYS}, or ds.to_dataframe().compute() for a DataFrame",
         "load": "write ds.compute() for a dict of NumPy arrays, or ds.persist() to keep the rows in memory",
-        **dict.fromkeys(("to_pandas", "to_dask_dataframe", "to_df"), _FRAME),
+        "to_pandas to_dask_dataframe to_df": "write ds.to_dataframe().compute() for a DataFrame of pandas, or "
+        "ds.to_dataframe() for one of dask",
         "to_csv": "write ds[[NUMBER]].to_polars().sink_csv(path), with the names of columns of numbers and text, or "
         "ds.to_parquet(path), which holds vectors and bytes too",
-        **dict.fromkeys(("to_hdf", "save", "write", "save_to_disk"), "write ds.to_zarr(path), or ds.to_parquet(path)"),
+        "to_hdf save write save_to_disk": "write ds.to_zarr(path), or ds.to_parquet(path)",
         "to_json": "write ds.as_sequence() for a dict per row, or `dask-tfrecord head --json` in a shell",
         "to_torch": "write torch.utils.data.DataLoader(ds.batches(2), batch_size=None) for batches of 2 rows",
         "to_tf": "write tf.data.Dataset.from_generator(lambda: ds.batches(2), output_signature=signature)",
@@ -148,63 +103,63 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "to_arrow": "write pyarrow.Table.from_batches(ds.to_arrow_batches())",
         "groupby": "write ds.to_dataframe().groupby(NUMBER)",
         "group_by": "write ds.to_polars().group_by(NUMBER)",
-        **dict.fromkeys(("sort_values", "sort", "sortby"), _SORT),
-        **dict.fromkeys(("merge", "join"), _JOIN),
-        **dict.fromkeys(("with_columns", "with_column", "add_column"), _COMPUTED),
-        **dict.fromkeys(("concat", "concatenate", "__add__", "append"), _BOTH),
-        **dict.fromkeys(("train_test_split", "random_split", "split"), _PARTS),
-        **dict.fromkeys(("rechunk", "repartition", "chunk"), _CHUNKS),
+        "sort_values sort sortby": "write ds.rows[numpy.argsort(ds[NUMBER].compute())] to sort the rows",
+        "merge join": "write ds.to_dataframe() or ds.to_polars() and join the frames",
+        "with_columns with_column add_column": "write ds.assign(name=array) to add a column, or "
+        "ds.map_blocks(function) to compute one from others",
+        "concat concatenate __add__ append": _BOTH,
+        "train_test_split random_split split": "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and "
+        "mixed.rows[:3] for two parts",
+        "rechunk repartition chunk": "write dtf.read_tfrecord(path, chunks=5) for chunks of 5 rows",
         "partitions": "write ds.npartitions for the number of chunks, or ds.chunks for the rows of each",
-        **dict.fromkeys(("drop_vars", "remove_columns", "pop"), "write ds.drop(COLUMN) to leave a column out"),
-        **dict.fromkeys(("astype", "cast", "cast_column"), _CAST),
+        "drop_vars remove_columns pop": "write ds.drop(COLUMN) to leave a column out",
+        "astype cast cast_column": "write ds.assign({NUMBER: ds[NUMBER].astype('int32')}) to cast a column",
+        "median quantile nunique": "write ds.describe() for counts, quantiles and distinct values of all columns",
+        "value_counts": "write numpy.unique(ds[NUMBER].compute(), return_counts=True) for values and how often each "
+        "occurs, or ds.describe() for statistics of all columns",
+        "unique": "write dask.array.unique(ds[NUMBER]).compute() for the values of a column",
         **{
             name: _ONE.format(name=name) for name in ("mean", "sum", "min", "max", "std", "var", "argmax", "any", "all")
         },
-        **dict.fromkeys(("median", "quantile", "nunique"), _ALL_STATISTICS),
-        "value_counts": _COUNTS,
-        "unique": "write dask.array.unique(ds[NUMBER]).compute() for the values of a column",
     },
     "dtf": {
-        **dict.fromkeys(("TFRecordDataset", "load_dataset", "load", "data"), _OPEN),
-        **dict.fromkeys(("open_tfrecord", "open_dataset", "open", "read", "read_tfrecords", "from_tfrecord"), _OPEN),
-        **dict.fromkeys(("TFRecordWriter", "write_tfrecord", "write", "save"), _WRITE),
-        **dict.fromkeys(("parse_example", "parse_single_example"), _PARSE),
+        "TFRecordDataset load_dataset load data": _OPEN,
+        "open_tfrecord open_dataset open read read_tfrecords from_tfrecord": _OPEN,
+        "TFRecordWriter write_tfrecord write save": "write dtf.to_tfrecord({'label': array}, path) to write arrays or "
+        "rows, or dtf.RecordWriter(path) to write bytes",
+        "parse_example parse_single_example": "write dask_tfrecord.messages.Example.FromString(data) to parse one "
+        "record in memory, or dtf.read_tfrecord(path, features) to parse those of shards",
         "train": "write dask_tfrecord.messages.Example() for a record, or dtf.to_tfrecord({'label': array}, path)",
         "decode_raw": "write features={'image': dtf.RawFeature((28, 28), 'uint8')}, with your name, shape and dtype",
-        **dict.fromkeys(("decode_jpeg", "decode_png", "decode_image"), _IMAGE),
+        "decode_jpeg decode_png decode_image": "write features={'image': dtf.ImageFeature()}, with the name of your "
+        "feature",
         "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
         "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
-        **dict.fromkeys(
-            ("from_arrays", "from_dict", "from_tensor_slices", "from_generator", "read_parquet", "read_csv"),
-            "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays, or of a DataFrame",
-        ),
-        **dict.fromkeys(
-            ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
-        ),
-        **dict.fromkeys(("concat", "concatenate"), _BOTH),
-        **dict.fromkeys(
-            ("Feature", "IntFeature", "Int64Feature", "FloatFeature", "Int64List", "FloatList", "ScalarFeature"),
-            "write dtf.FixedLenFeature((), 'int64') for one value per record, or dtf.VarLenFeature('float32') for any "
-            "number of them",
-        ),
-        **dict.fromkeys(
-            ("StringFeature", "BytesFeature", "BytesList"),
-            "write dtf.TextFeature() for text, or dtf.FixedLenFeature((), 'bytes') for bytes",
-        ),
+        "from_arrays from_dict from_tensor_slices from_generator read_parquet read_csv": "write "
+        "dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays, or of a DataFrame",
+        "read_zarr open_zarr": "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written",
+        "concat concatenate": _BOTH,
+        "Feature IntFeature Int64Feature FloatFeature Int64List FloatList ScalarFeature": "write "
+        "dtf.FixedLenFeature((), 'int64') for one value per record, or dtf.VarLenFeature('float32') for any number of "
+        "them",
+        "StringFeature BytesFeature BytesList": "write dtf.TextFeature() for text, or dtf.FixedLenFeature((), "
+        "'bytes') for bytes",
         "version": "write dtf.__version__",
         "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'out.zarr') to convert shards",
     },
     "batches": {
         "next": "write next(ds.batches(SIZE)) for the first one, or iterate by `for`",
-        "prefetch": _AHEAD,
+        "prefetch": "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) for "
+        "2 of them",
         "shuffle": "write ds.batches(SIZE, shuffle='full')",
         "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for ever",
         "batch": "leave it out: ds.batches(SIZE) has SIZE rows in each batch",
         "unbatch": "write ds.as_sequence() for a dict per row",
-        **dict.fromkeys(("numpy", "as_numpy_iterator"), "leave it out: batches are dicts of NumPy arrays"),
+        "numpy as_numpy_iterator": "leave it out: batches are dicts of NumPy arrays",
         "shard": "write ds.batches(SIZE, shard=(0, 4)) for the first of 4 parts of the rows",
         "padded_batch": "write ds.batches(SIZE, pad={'tokens': None}), with the name of your column, to pad rows",
-        "map": _BEFORE,
+        "map": "write ds.map_blocks(function).batches(SIZE): the function receives a dict of arrays, with several "
+        "rows each, and returns such a dict",
         "filter": 'write ds.where("label > 2").batches(SIZE), with the name of your column',
         "cache": "write ds.persist().batches(SIZE) to keep the rows in memory",
         "take": "write itertools.islice(ds.batches(SIZE), 3) for the first 3 batches",
@@ -216,44 +171,34 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "of another format",
         "encoding": "leave it out: to_zarr takes what it holds directly, as compressors=, filters=, chunks= and "
         "fill_values=. The encoding of text belongs to the feature that reads it, TextFeature(encoding='latin-1')",
-        **dict.fromkeys(("zarr_format", "zarr_version"), "leave it out: to_zarr always writes format 3 of Zarr"),
+        "zarr_format zarr_version": "leave it out: to_zarr always writes format 3 of Zarr",
         "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
         "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
-        **dict.fromkeys(("column", "usecols"), "write columns=VALUE"),
-        **{f"{name}.columns": f"write ds[VALUE].{name}()" for name in _OF_ALL_COLUMNS},
-        **{f"{name}.columns": f"write ds[VALUE].{name}(path)" for name in ("to_zarr", "to_parquet")},
+        "column usecols": "write columns=VALUE",
         "batches.columns": "write ds[VALUE].batches(2)",
         "batches.buffer_size": "write shuffle='window', window=VALUE to mix rows within windows",
         "dims": "write dimension_names={'image': ('y', 'x', 'channel')} for the axes of a column; rows have the "
         "dimension 'record', which ds.to_xarray().rename(record='row') renames",
-        **dict.fromkeys(
-            ("to_tfrecord.compression_type", "RecordWriter.compression_type"), "write compression='gzip' for gzip"
-        ),
+        "to_tfrecord.compression_type RecordWriter.compression_type": "write compression='gzip' for gzip",
         "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
         "options": "write compression='gzip' to compress shards",
-        **dict.fromkeys(
-            ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
-            "leave it out: chunks are read in parallel by dask, in the order of the records",
-        ),
+        "num_parallel_reads num_parallel_calls buffer_size deterministic": "leave it out: chunks are read in parallel "
+        "by dask, in the order of the records",
         "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
         "engine": "leave it out",
         "blocksize": "write chunks=VALUE",
-        **dict.fromkeys(
-            ("feature_description", "feature_spec", "schema", "parse_fn", "context_features"), "write features=VALUE"
-        ),
-        **dict.fromkeys(("filenames", "filename", "file_pattern", "paths", "path"), "write urlpath=VALUE, or it alone"),
+        "feature_description feature_spec schema parse_fn context_features": "write features=VALUE",
+        "filenames filename file_pattern paths path": "write urlpath=VALUE, or it alone",
         "device=gpu": "write device='cuda' for a GPU",
         "view.host": "leave it out: only this machine can open the page, and others by `ssh -L 8000:localhost:8000`",
         "to_zarr.group": "write component=VALUE for a group of this name in the store",
         "where.*": "write ds.where([(NAME, '==', VALUE)])",
-        **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
+        "nrows n_rows": "leave it out, and write ds.rows[:VALUE] for the first rows",
         "num_workers": "leave it out: the threads of this process decode batches ahead",
         "drop_last": "write drop_remainder=VALUE",
         "read_tfrecord.shuffle": "leave it out, and write ds.batches(2, shuffle='full')",
         "read_tfrecord.repeat": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
-        **dict.fromkeys(
-            ("num_shards", "n_shards", "to_tfrecord.shards"), "write records_per_shard=1000 for shards of 1,000 records"
-        ),
+        "num_shards n_shards to_tfrecord.shards": "write records_per_shard=1000 for shards of 1,000 records",
         "from_zarr.columns": "leave it out, and write ds[VALUE] for these columns",
         "from_zarr.chunks": "leave it out: chunks are those of the store",
         "inplace": "leave it out: a method returns another data set, and does not change this one",
@@ -270,24 +215,30 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         # The first argument, without its name.
         "shuffle.seed=": "VALUE is the seed, and all rows are mixed: write ds.shuffle(seed=VALUE), or ds.batches(2, "
         "shuffle='window', window=VALUE) to mix rows within windows",
+        **{f"{name}.columns": f"write ds[VALUE].{name}()" for name in _OF_ALL_COLUMNS},
+        **{f"{name}.columns": f"write ds[VALUE].{name}(path)" for name in ("to_zarr", "to_parquet")},
     },
-    # By a part of the error of a function that `map_blocks` calls.
-    "function": {
-        "positional argument": "it is called with one argument, a dict of arrays",
-        "RaggedBlock": "rows that differ in length are a RaggedBlock: write dtf.RaggedBlock(blocks[RAGGED].values * 2, "
-        "blocks[RAGGED].row_splits) to change its values, or numpy.array([row.sum() for row in blocks[RAGGED]], "
-        "'float64') for a number per row",
-        "is out of bounds for array of dimension": "text, bytes and rows that differ in shape are objects along one "
-        "axis: leave out axis=",
-        "truth value of an": "a block has several rows: write & for `and`, | for `or` and ~ for `not`, as in "
-        "(blocks[NUMBER] > 2) & (blocks[NUMBER] < 5), and numpy.where(blocks[NUMBER] > 2, 1, 0) for `if`",
-        "'numpy.ndarray' object has no attribute": "a block is a NumPy array of all its rows: write numpy.sqrt("
-        "blocks[NUMBER]), or another function of NumPy, and of numpy.strings for text",
-        "'dict' object has no attribute": "write blocks[NAME] for a column",
-        "can be converted to Python scalars": "a block has several rows, not one: write blocks[NUMBER].astype('int64') "
-        "for int, and functions of NumPy in place of those of one number",
-        "string operation on non-string": "the rows are bytes: read the column by TextFeature(), and its rows are text",
-    },
+}
+# By a part of the error of a function that `map_blocks` calls.
+_FAILURES = {
+    "positional argument": "it is called with one argument, a dict of arrays",
+    "RaggedBlock": "rows that differ in length are a RaggedBlock: write dtf.RaggedBlock(blocks[RAGGED].values * 2, "
+    "blocks[RAGGED].row_splits) to change its values, or numpy.array([row.sum() for row in blocks[RAGGED]], "
+    "'float64') for a number per row",
+    "is out of bounds for array of dimension": "text, bytes and rows that differ in shape are objects along one "
+    "axis: leave out axis=",
+    "truth value of an": "a block has several rows: write & for `and`, | for `or` and ~ for `not`, as in "
+    "(blocks[NUMBER] > 2) & (blocks[NUMBER] < 5), and numpy.where(blocks[NUMBER] > 2, 1, 0) for `if`",
+    "'numpy.ndarray' object has no attribute": "a block is a NumPy array of all its rows: write numpy.sqrt("
+    "blocks[NUMBER]), or another function of NumPy, and of numpy.strings for text",
+    "'dict' object has no attribute": "write blocks[NAME] for a column",
+    "can be converted to Python scalars": "a block has several rows, not one: write blocks[NUMBER].astype('int64') "
+    "for int, and functions of NumPy in place of those of one number",
+    "string operation on non-string": "the rows are bytes: read the column by TextFeature(), and its rows are text",
+}
+ADVICE: Mapping[str, Mapping[str, str]] = {
+    **{of: {name: text for names, text in texts.items() for name in names.split()} for of, texts in _TEXTS.items()},
+    "function": _FAILURES,
 }
 _WORD = re.compile(r"\b(?:COLUMN|NUMBER|RAGGED|CONDITION|SIZE|VALUE|NAME)\b")
 
