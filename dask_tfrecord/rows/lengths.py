@@ -62,7 +62,7 @@ class Measuring:
             begins = np.append(0, ends[:-1])
             if None not in lengths:
                 measured = self._measure(window, begins, ends, check_crc)
-                nbytes += _nbytes(measured)
+                nbytes += _lengths_nbytes(measured)
                 lengths.append(measured)
                 if nbytes > self.share * (window.offset + int(ends[-1]) - begin):
                     lengths = [None]
@@ -97,7 +97,7 @@ class _Kept:
             return
         with self._lock:
             self._found[tokenize(shards, measuring.decoder)] = lengths
-            while len(self._found) > 1 and sum(map(_nbytes, self._found.values())) > limits().offsets_nbytes:
+            while len(self._found) > 1 and sum(map(_lengths_nbytes, self._found.values())) > limits().offsets_nbytes:
                 self._found.popitem(last=False)
 
     def of(self, source: object) -> Lengths:
@@ -109,7 +109,7 @@ class _Kept:
         return self._found.get(tokenize(source.shards, size_decoder(source.decoder)), {})
 
 
-def _nbytes(lengths: Lengths) -> int:
+def _lengths_nbytes(lengths: Lengths) -> int:
     return sum(level.nbytes for levels in lengths.values() for level in levels)
 
 

@@ -196,11 +196,11 @@ def read_bag(
     parts = record_partitions(shards, chunks, check_crc)
     # dask materialises the values of a partition only when they leave a task.
     bag = from_sequence(parts, partition_size=1)
-    values: dask.bag.Bag = bag.map(_partition_values, decode=decode, check_crc=check_crc).flatten()
+    values: dask.bag.Bag = bag.map(_read_payloads, decode=decode, check_crc=check_crc).flatten()
     return values
 
 
-def _partition_values(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
+def _read_payloads(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
     """Yield the values of a partition."""
     with closing(iterate_payloads(part.runs, check_crc=check_crc)) as records:
         for location, payload in records:

@@ -66,7 +66,7 @@ class Condition:
             return self._compare(_value_counts(block))
         if self.reduction is None:
             return self._compare(to_array(block))
-        values, row_splits = _flat_values(block)
+        values, row_splits = _all_values(block)
         held = np.diff(splits_of(self._compare(to_array(values)))[row_splits])
         return held > 0 if self.reduction == "any" else held == np.diff(row_splits)
 
@@ -119,10 +119,10 @@ def _value_counts(block: Block) -> NDArray[np.int64]:
     return row_lengths(block) if is_ragged else np.full(len(block), block.shape[1], np.int64)
 
 
-def _flat_values(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
+def _all_values(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
     """Return all values of all rows, along one axis, and the offsets between rows."""
     if isinstance(block, RaggedBlock):
-        values, inner = _flat_values(block.values)
+        values, inner = _all_values(block.values)
         return values, inner[block.row_splits]
     if isinstance(block, ArraysBlock):
         return block.values, block.row_splits

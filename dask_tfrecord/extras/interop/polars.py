@@ -98,13 +98,13 @@ def _slices(frame: pl.DataFrame, batch_size: int | None) -> Iterator[pl.DataFram
 def _conditions(predicate: pl.Expr, schema: Schema) -> Alternatives | None:
     """Return conditions that all rows meet for which a predicate holds; None if all rows have to be read."""
     try:
-        return _any_of(_as_json(predicate), _literals(predicate), schema, negated=False)
+        return _any_of(_expression_json(predicate), _literals(predicate), schema, negated=False)
     except (LookupError, TypeError, ValueError, RecursionError, pl.exceptions.PolarsError):
         # Another release of polars may write expressions in another way, and some are too deep for JSON.
         return None
 
 
-def _as_json(expression: pl.Expr) -> Any:
+def _expression_json(expression: pl.Expr) -> Any:
     """Return an expression as JSON values. Operands have names in it; their order in `meta.pop` depends on release."""
     return json.loads(expression.meta.serialize(format="json"))
 
@@ -115,7 +115,7 @@ def _literals(expression: pl.Expr) -> dict[str, pl.Expr]:
     while left:
         part = left.pop()
         if part.meta.is_literal():
-            literals[json.dumps(_as_json(part))] = part
+            literals[json.dumps(_expression_json(part))] = part
         left += part.meta.pop()
     return literals
 

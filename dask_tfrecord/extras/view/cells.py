@@ -220,11 +220,11 @@ def _object_cells(array: NDArray[Any], whole: bool) -> dict[str, Any]:
     flat = array.ravel()[: _NUMBERS[whole]].tolist()
     if flat and isinstance(flat[0], np.ndarray):
         rows = [np.asarray(each).ravel()[: _LETTERS[False] if whole else _DRAWN] for each in flat[:_DRAWN]]
-        return {"rows": [[_describe_object(each, whole) for each in row] for row in rows], "length": len(array)}
-    return {"values": [_describe_object(each, whole) for each in flat], "length": int(array.size)}
+        return {"rows": [[_json_of_object(each, whole) for each in row] for row in rows], "length": len(array)}
+    return {"values": [_json_of_object(each, whole) for each in flat], "length": int(array.size)}
 
 
-def _describe_object(value: Any, whole: bool) -> Any:
+def _json_of_object(value: Any, whole: bool) -> Any:
     """Describe a value of an array of objects in a few letters."""
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}"
