@@ -625,7 +625,9 @@ def _info_differences(stored: Mapping[str, Any], added: Mapping[str, Any]) -> It
             yield f"{name} is {stored.get(name)!r} in the data set, and {added[name]!r} here"
     for key in {**stored["features"], **added["features"]}:
         before, now = (each["features"].get(key) for each in (stored, added))
-        facts = [_described_options(each) for each in (before, now)]
+        facts = [
+            "missing" if each is None else f"{each['dtype']} of shape {tuple(each['shape'])}" for each in (before, now)
+        ]
         if before is not None and now is not None and before.get("info") and now.get("info"):
             for name in ("video.codec", "video.pix_fmt"):
                 values = [each["info"].get(name) for each in (before, now)]
@@ -633,10 +635,6 @@ def _info_differences(stored: Mapping[str, Any], added: Mapping[str, Any]) -> It
                     facts = [f"{fact}, {value}" for fact, value in zip(facts, values, strict=True)]
         if facts[0] != facts[1]:
             yield f"{key!r} is {facts[0]} in the data set, and {facts[1]} here"
-
-
-def _described_options(feature: Mapping[str, Any] | None) -> str:
-    return "missing" if feature is None else f"{feature['dtype']} of shape {tuple(feature['shape'])}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dask_tfrecord.features import Feature, Partition
@@ -36,14 +36,14 @@ def schema_code(schema: Schema) -> str:
         },
     )
     """
-    arguments = [_features(schema.context_features)]
+    arguments = [_dict_code(schema.context_features)]
     if schema.sequence_features is not None:
-        arguments.append(f"sequence_features={_features(schema.sequence_features)}")
+        arguments.append(f"sequence_features={_dict_code(schema.sequence_features)}")
     if schema.example_features is not None:
-        arguments.append(f"example_features={_features(schema.example_features)}")
+        arguments.append(f"example_features={_dict_code(schema.example_features)}")
     for option, names in (("classes", schema.classes), ("groups", schema.groups)):
         if names:
-            arguments.append(f"{option}={_label_names(names)}")
+            arguments.append(f"{option}={_dict_code({name: list(each) for name, each in names.items()})}")
     lines = [f"{_INDENT}{argument},".replace("\n", f"\n{_INDENT}") for argument in arguments]
     # A Schema orders context features before features of steps; columns keep the order of this schema.
     order = [*schema.context_features, *filter(schema.has_steps, schema)]
@@ -51,15 +51,9 @@ def schema_code(schema: Schema) -> str:
     return "\n".join(["import dask_tfrecord as dtf", "", "schema = dtf.Schema(", *lines, ")", *selected])
 
 
-def _features(features: Mapping[str, Feature]) -> str:
-    lines = [f"{_INDENT}{python_code(name)}: {feature_code(feature)}," for name, feature in features.items()]
+def _dict_code(values: Mapping[str, Any]) -> str:
+    lines = [f"{_INDENT}{python_code(name)}: {python_code(value)}," for name, value in values.items()]
     return "\n".join(["{", *lines, "}"]) if lines else "{}"
-
-
-def _label_names(names: Mapping[str, Sequence[str]]) -> str:
-    return "\n".join(
-        ["{", *(f"{_INDENT}{python_code(name)}: {python_code(list(each))}," for name, each in names.items()), "}"]
-    )
 
 
 def feature_code(feature: Feature) -> str:

@@ -383,12 +383,10 @@ class Schema(Mapping[str, Feature]):
         elif self.message != "Example":
             argument = "sequence_features" if self.message == "SequenceExample" else "example_features"
             document[argument] = [name for name in self if name in self._steps]
-        if self.classes:
-            document["classes"] = {name: list(names) for name, names in self.classes.items()}
-        if self.groups:
-            document["groups"] = {group: list(names) for group, names in self.groups.items()}
-        if self.inner_groups:
-            document["inner_groups"] = {name: list(names) for name, names in self.inner_groups.items()}
+        labels = {"classes": self.classes, "groups": self.groups, "inner_groups": self.inner_groups}
+        for label, lists in labels.items():
+            if lists:
+                document[label] = {name: list(names) for name, names in lists.items()}
         if self.sampling is not None:
             document["sampling"] = asdict(self.sampling)
         if self.records is not None:

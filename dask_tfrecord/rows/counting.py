@@ -155,7 +155,10 @@ def index_shards(
         read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
         _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
     if index_files.count(None) and time.monotonic() - began > limits().display_delay:
-        _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
+        hint = "`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time"
+        _log.info(hint)
+        if is_displayed():
+            sys.stderr.write(f"{hint}\n")
     _warn_of_stale(indexes)
     return shards.resolved([index.compression for index in indexes], [index.access for index in indexes]), indexes
 
@@ -272,9 +275,3 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
     before = [0, *accumulate(costs)]
     limit = before, limits().count_task_nbytes
     return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))
-
-
-def _hint(text: str) -> None:
-    _log.info("%s", text)
-    if is_displayed():
-        sys.stderr.write(f"{text}\n")

@@ -582,7 +582,7 @@ def _in_chunks(array: Any, sizes: tuple[int, ...]) -> da.Array:
     # A random name of arrays on disk: the content may change, and a name by content would read all of it.
     name = None if isinstance(array, np.ndarray) else step_key("array")
     if _rectilinear_rows(array):
-        array = _RectilinearArray(array)
+        array = _RectilinearArray(array, tuple(array.shape), array.dtype, len(array.shape))
     made: da.Array = da.from_array(array, chunks=chunks, name=name)
     return made
 
@@ -601,18 +601,9 @@ class _RectilinearArray:
     """Array of Zarr with a rectilinear grid; dask asks others for `chunks`, which it does not have."""
 
     array: Any
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> Any:
-        return self.array.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.array.shape)
+    shape: tuple[int, ...]
+    dtype: Any
+    ndim: int
 
     def __getitem__(self, key: Any) -> Any:
         return self.array[key]

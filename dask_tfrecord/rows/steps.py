@@ -157,7 +157,7 @@ class Partitioned(Step):
 
 
 def _read_before(
-    read: Callable[[Sequence[str], Where], dict[str, Block]],
+    read: Callable[..., dict[str, Block]],
     unchanged: Mapping[str, str],
     names: Sequence[str],
     where: Where,
@@ -171,7 +171,7 @@ def _read_before(
         return {name: blocks[unchanged[name]] for name in names}
 
     own, own_tested = (tuple(unchanged[name] for name in each) for each in (names, tested))
-    return renamed(read(own, Where(own_tested, lambda blocks: mask(renamed(blocks, tested)))), names)
+    return renamed(read(own, where=Where(own_tested, lambda blocks: mask(renamed(blocks, tested)))), names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,10 +261,7 @@ class StepRows(_Stepped, SameRows):
 
     def read_where(self, names: Sequence[str], key: RowKey, where: Where) -> dict[str, Block]:
         """Read the rows that a mask keeps; the source tests columns that the step leaves as they are."""
-
-        def read(own: Sequence[str], own_where: Where) -> dict[str, Block]:
-            return self.source.read_where(own, key, own_where)
-
+        read = partial(self.source.read_where, key=key)
         found = _read_before(read, self.step.unchanged, names, where)
         return CountedRows.read_where(self, names, key, where) if found is None else found
 
@@ -294,9 +291,6 @@ class StepChunks(_Stepped, UncountedChunks):
 
     def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
         """Read the rows of a chunk that a mask keeps; the source tests columns that the step leaves as they are."""
-
-        def read(own: Sequence[str], own_where: Where) -> dict[str, Block]:
-            return self.source.read_chunk_where(own, number, own_where)
-
+        read = partial(self.source.read_chunk_where, number=number)
         found = _read_before(read, self.step.unchanged, names, where)
         return UncountedChunks.read_chunk_where(self, names, number, where) if found is None else found

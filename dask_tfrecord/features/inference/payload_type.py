@@ -336,13 +336,14 @@ def _key_names(fields: Fields) -> set[tuple[int, int]]:
     return {(number, wire_type) for number, wire_type, _ in fields}
 
 
-def _doubles(fields: Fields, number: int) -> list[float]:
-    return [struct.unpack("<d", data)[0] for data in _contents_of(fields, number, FIXED64)]
+def _times(fields: Fields) -> list[float]:
+    """Return the numbers of field 1, which both events and scenarios keep as doubles."""
+    return [struct.unpack("<d", data)[0] for data in _contents_of(fields, 1, FIXED64)]
 
 
 def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
     """Return whether the fields are a time and the version of the file, or a time and a summary with tags."""
-    times = _doubles(fields, 1)
+    times = _times(fields)
     versions = _contents_of(fields, 3)
     summaries = _contents_of(fields, 5)
     if len(times) != 1 or not _WALL_TIMES[0] <= times[0] < _WALL_TIMES[1] or not _key_names(fields) <= _EVENT:
@@ -371,7 +372,7 @@ def _is_variant(fields: Fields, _: Iterator[int]) -> bool:
 
 def _is_scenario(fields: Fields, steps: Iterator[int]) -> bool:
     """Return whether the first track has a state for each of the ascending timestamps."""
-    times, tracks = _doubles(fields, 1), _contents_of(fields, 2)
+    times, tracks = _times(fields), _contents_of(fields, 2)
     if len(times) < 2 or not tracks or times != sorted(set(times)) or not _key_names(fields) <= _SCENARIO:
         return False
     states = _contents_of(_fields_of(tracks[0], steps), 3)
@@ -421,9 +422,8 @@ class BytesContent:
     def common(self, other: BytesContent) -> BytesContent | None:
         """Return the content that both share, or None if one feature can't read both."""
         format = self.format if self.format == other.format else "image"
-        if (self.format == "tensor") != (other.format == "tensor") or len(self.shape) != len(other.shape):
-            return None
-        if self.dtype != other.dtype:
+        one_kind = (self.format == "tensor") == (other.format == "tensor")
+        if not one_kind or len(self.shape) != len(other.shape) or self.dtype != other.dtype:
             return None
         return BytesContent(format, self.dtype, _common_shape(self.shape, other.shape))
 

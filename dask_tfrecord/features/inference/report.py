@@ -128,12 +128,6 @@ def _with_keys_together(features: Sequence[FeatureReport], survey: Survey) -> It
         yield replace(each, suggestions=tuple(suggestions)) if suggestions != list(each.suggestions) else each
 
 
-def _reads_both(counts: FeatureCounts, feature: Feature) -> Suggestion:
-    """Suggest the feature that reads integers and floats."""
-    of = "step" if counts.steps.bins() else "record"
-    return Suggestion("integers and floats", feature_code(feature), _units(counts), of)
-
-
 def _fixed_length(number: int, dtype: str, *, default: bool) -> str:
     shape = () if number == 1 else (number,)
     return f'dtf.FixedLenFeature({shape}, "{dtype}"' + (f", default_value={_DEFAULTS[dtype]})" if default else ")")
@@ -335,7 +329,9 @@ class FeatureReport:
             suggested = suggestions(counts, feature)
         elif of_values.keys() == {"int64", "float32"}:
             both: Any = _inferred("float64", counts, records, in_lists=in_lists, items=items)
-            suggested = (_reads_both(counts, replace(both, mixed=True)),)
+            of = "step" if counts.steps.bins() else "record"
+            code = feature_code(replace(both, mixed=True))
+            suggested = (Suggestion("integers and floats", code, _units(counts), of),)
         return cls(
             name=name,
             in_lists=in_lists,
@@ -651,9 +647,11 @@ class Report:
             for feature in self.features
         ]
 
-    def field_rows(self) -> list[tuple[str, ...]]:
-        """List the fields of other protobuf messages as table rows of text."""
-        return [
+    def table(self) -> tuple[tuple[str, ...], Sequence[tuple[str, ...]]]:
+        """Make the table's header and rows: features, or fields of other messages by their wire format."""
+        if self.refusal is None:
+            return HEADER, self.rows()
+        return FIELDS_HEADER, [
             (
                 each.path,
                 each.wire_type,
@@ -664,10 +662,6 @@ class Report:
             )
             for each in self.paths
         ]
-
-    def table(self) -> tuple[tuple[str, ...], Sequence[tuple[str, ...]]]:
-        """Make the table's header and rows: features, or fields of other messages."""
-        return (HEADER, self.rows()) if self.refusal is None else (FIELDS_HEADER, self.field_rows())
 
     def notes(self) -> list[str]:
         """Return the lines below the table: features of several kinds, unknown fields, or how to read messages."""
