@@ -313,13 +313,31 @@ _COMMON = (
     ),
 )
 
+
+def _flag(spelled: str, help: str, name: str | None = None) -> Callable[[Command], Command]:
+    return click.option(spelled, *([] if name is None else [name]), is_flag=True, help=help)
+
+
+def _choice(spelled: str, choices: Sequence[str], help: str) -> Callable[[Command], Command]:
+    """Make an option with a few words as values; the first one is its default."""
+    kind = click.Choice(choices, case_sensitive=False)
+    return click.option(spelled, type=kind, default=choices[0], show_default=True, help=help)
+
+
+def _file(spelled: str, help: str) -> Callable[[Command], Command]:
+    return click.option(spelled, metavar="FILE", shell_complete=complete_files, help=help)
+
+
+def _records(default: int) -> Callable[[Command], Command]:
+    kind = click.IntRange(0)
+    return click.option("-n", metavar="N", type=kind, default=default, show_default=True, help="Number of records.")
+
+
 _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "split": click.option("--split", metavar="SPLIT", help="Split of a TFDS data set: train, test[:10%], train+test."),
-    "features": click.option(
+    "features": _file(
         "--features",
-        metavar="FILE",
-        shell_complete=complete_files,
-        help="Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
+        "Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
         "feature lists of SequenceExamples or items of ELWC).  [default: inferred]",
     ),
     "message": click.option(
@@ -394,34 +412,24 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "video": click.option(
         "--video", metavar="CODEC", default="libx264", show_default=True, help=_summary("video", LeRobotOptions)
     ),
-    "images": click.option("--images", is_flag=True, help="Store PNG images in the Parquet files, without videos."),
-    "errors": click.option(
+    "images": _flag("--images", "Store PNG images in the Parquet files, without videos."),
+    "errors": _choice(
         "--errors",
-        type=click.Choice(["raise", "skip", "fill"], case_sensitive=False),
-        default="raise",
-        show_default=True,
-        help="Damaged records: end with an error, skip them, or fill their rows with default values.",
+        ["raise", "skip", "fill"],
+        "Damaged records: end with an error, skip them, or fill their rows with default values.",
     ),
-    "value_errors": click.option(
+    "value_errors": _choice(
         "--value-errors",
-        type=click.Choice(["raise", "skip", "fill", "mark"], case_sensitive=False),
-        default="raise",
-        show_default=True,
-        help="Values that can't be decoded: end with an error, skip their records, fill them with default values, or "
+        ["raise", "skip", "fill", "mark"],
+        "Values that can't be decoded: end with an error, skip their records, fill them with default values, or "
         "also add columns NAME.valid.",
     ),
-    "overwrite": click.option("--overwrite", is_flag=True, help="Replace existing output."),
-    "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
-    "append": click.option(
-        "--append", is_flag=True, help="Append the shards that the store does not hold yet; refuse shards that changed."
-    ),
-    "append_episodes": click.option("--append", is_flag=True, help="Add the episodes to those of TARGET."),
-    "add_columns": click.option(
-        "--add-columns", is_flag=True, help="Add the columns that the store does not hold yet to its rows."
-    ),
-    "begin": click.option(
-        "--begin", is_flag=True, help="Plan a conversion in parts, which programs write without a scheduler."
-    ),
+    "overwrite": _flag("--overwrite", "Replace existing output."),
+    "planned": _flag("--plan", "Print the layout and the memory; write nothing.", "planned"),
+    "append": _flag("--append", "Append the shards that the store does not hold yet; refuse shards that changed."),
+    "append_episodes": _flag("--append", "Add the episodes to those of TARGET."),
+    "add_columns": _flag("--add-columns", "Add the columns that the store does not hold yet to its rows."),
+    "begin": _flag("--begin", "Plan a conversion in parts, which programs write without a scheduler."),
     "parts": click.option("--parts", type=click.IntRange(1), metavar="N", help="With --begin: number of parts."),
     "part": click.option(
         "--part",
@@ -430,11 +438,9 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         help="Write part I of N, 1/N to N/N; auto numbers it by the array of jobs: from 1 in Slurm, PBS, SGE and LSF, "
         "from 0 in AWS Batch, Google Cloud and Kubernetes.",
     ),
-    "begin_resume": click.option(
-        "--resume", is_flag=True, help="With --begin: divide an earlier one again, and keep what is written."
-    ),
-    "finish": click.option("--finish", is_flag=True, help="Verify all parts, and complete the output."),
-    "status": click.option("--status", is_flag=True, help="Show which parts are written, by whom, and which are not."),
+    "begin_resume": _flag("--resume", "With --begin: divide an earlier one again, and keep what is written."),
+    "finish": _flag("--finish", "Verify all parts, and complete the output."),
+    "status": _flag("--status", "Show which parts are written, by whom, and which are not."),
     "port": click.option(
         "--port",
         metavar="PORT",
@@ -447,31 +453,19 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "view_memory_limit": click.option(
         "--memory-limit", metavar="SIZE", help="Memory that rows may take, 64MiB or more.  [default: 512MiB]"
     ),
-    "spec": click.option("--spec", is_flag=True, help="Print only the features, as Python code."),
-    "as_json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
-    "schema_format": click.option(
+    "spec": _flag("--spec", "Print only the features, as Python code."),
+    "as_json": _flag("--json", "Print the report as JSON.", "as_json"),
+    "schema_format": _choice(
         "--format",
-        "format",
-        type=click.Choice(["table", "json", "tfmd", "python"], case_sensitive=False),
-        default="table",
-        show_default=True,
-        help="Form of the output: a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
+        ["table", "json", "tfmd", "python"],
+        "Form of the output: a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
     ),
-    "number": click.option(
-        "-n", metavar="N", type=click.IntRange(0), default=5, show_default=True, help="Number of records."
-    ),
-    "preview_number": click.option(
-        "-n", metavar="N", type=click.IntRange(0), default=16, show_default=True, help="Number of records."
-    ),
-    "rows_json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record."),
-    "statistics_json": click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON."),
-    "html": click.option("--html", metavar="FILE", shell_complete=complete_files, help="Write a page with histograms."),
-    "tfmd": click.option(
-        "--tfmd",
-        metavar="FILE",
-        shell_complete=complete_files,
-        help="Write the statistics of TensorFlow Metadata as text.",
-    ),
+    "number": _records(5),
+    "preview_number": _records(16),
+    "rows_json": _flag("--json", "Print one JSON object per record.", "as_json"),
+    "statistics_json": _flag("--json", "Print the statistics as JSON.", "as_json"),
+    "html": _file("--html", "Write a page with histograms."),
+    "tfmd": _file("--tfmd", "Write the statistics of TensorFlow Metadata as text."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", _summary("compression", ShardOptions)),
     "repaired_compression": _compression("same", "Compression of the new file."),

@@ -238,10 +238,6 @@ class ExplodedSource(DerivedRows):
         """Return the source of the records to read: dense items need the values of ragged rows."""
         return self.source if self.sized is None or self.item_columns.needs_values(names) else self.sized
 
-    def select(self, key: RowKey) -> ExplodedSource:
-        """Return a source of the selected items."""
-        return replace(self, rows=pick_rows(self.rows, key))
-
     def describe(self, key: RowKey) -> str:
         """Return the files and records of items as text, for errors."""
         items = row_numbers(pick_rows(self.rows, key))

@@ -157,9 +157,11 @@ class CountedRows(Source, ABC):
         """Read the rows of `key` that a mask of tested columns keeps."""
         return _kept_by(partial(self.read, key=key), names, where)
 
-    @abstractmethod
     def select(self, key: RowKey) -> CountedRows:
         """Return a source of the selected rows."""
+        own: Any = self
+        selected: CountedRows = replace(own, rows=pick_rows(self.rows, key))
+        return selected
 
     def measure(self) -> CountedRows:
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
@@ -355,10 +357,6 @@ class ChunkSource(CountedRows):
     ) -> ChunkSource:
         """Read all rows, by their numbers."""
         return cls(schema, borders, read_chunk, range(borders[-1]))
-
-    def select(self, key: RowKey) -> ChunkSource:
-        """Return a source of the selected rows."""
-        return replace(self, rows=pick_rows(self.rows, key))
 
     def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows, from the chunks that contain them alone."""
