@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -27,21 +28,20 @@ def batch_copier(device: str) -> Callable[[Batch], Batch]:
     if known := advice("argument", f"device={device}"):
         raise ValueError(f"batches: no device has the name {device!r}{known}")
     if find_spec("torch") is not None:
-        return _BatchCopier(_TorchCopies(device))
+        return _TorchCopier(device)
     if device.partition(":")[0] == "cuda" and find_spec("cupy") is not None:
-        return _BatchCopier(_CupyCopies(device))
+        return _CupyCopier(device)
     needed = "torch or CuPy" if device.partition(":")[0] == "cuda" else "torch"
     raise ImportError(f"batches(device={device!r}) needs {needed}, which is not installed: pip install torch")
 
 
-class _BatchCopier:
-    def __init__(self, copies: _TorchCopies | _CupyCopies) -> None:
-        self._copies = copies
-
+class _BatchCopier(ABC):
     def __call__(self, batch: Batch) -> Batch:
-        moved = {name: self._copy_to_device(name, column) for name, column in batch.items()}
-        self._copies.end_batch()
-        return moved
+        return {name: self._copy_to_device(name, column) for name, column in batch.items()}
+
+    @abstractmethod
+    def copy(self, array: NDArray[Any]) -> Any:
+        """Return the array on the device, copied through pinned memory."""
 
     def _copy_to_device(self, name: str, column: Any) -> Any:
         """Copy the numbers of a column to the device; bytes, text and times stay where they are."""
@@ -55,14 +55,14 @@ class _BatchCopier:
         if not isinstance(column, np.ndarray) or column.dtype.kind in "OTmM":
             return column
         try:
-            return self._copies.copy(column)
+            return self.copy(column)
         except TypeError as error:
             raise SchemaError(
                 f"batches: column {name!r} of {column.dtype} is no array of the device ({error}): map_blocks casts it"
             ) from error
 
 
-class _TorchCopies:
+class _TorchCopier(_BatchCopier):
     """Tensors of torch, which keeps pinned memory until its copy has ended."""
 
     def __init__(self, device: str) -> None:
@@ -81,11 +81,8 @@ class _TorchCopies:
             return tensor.pin_memory().to(self._device, non_blocking=True)
         return tensor.to(self._device)
 
-    def end_batch(self) -> None:
-        pass
 
-
-class _CupyCopies:
+class _CupyCopier(_BatchCopier):
     """Arrays of CuPy. The pinned memory of a batch is kept until the device has passed its copies."""
 
     def __init__(self, device: str) -> None:
@@ -106,10 +103,12 @@ class _CupyCopies:
         self._pinned.append(pinned)
         return moved
 
-    def end_batch(self) -> None:
-        """Release the pinned memory of batches whose copies have ended."""
+    def __call__(self, batch: Batch) -> Batch:
+        """Copy a batch, and release the pinned memory of those whose copies have ended."""
+        moved = super().__call__(batch)
         with self._device:
             self._in_flight.append((self._cupy.cuda.get_current_stream().record(), self._pinned))
         self._pinned = []
         while len(self._in_flight) > _IN_FLIGHT:
             self._in_flight.popleft()[0].synchronize()
+        return moved

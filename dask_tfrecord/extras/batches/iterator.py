@@ -244,13 +244,12 @@ class BatchIterator(Iterator[Batch]):
         if self._seed_given and "shuffle" not in options:
             warn_caller(f'batches: a seed without shuffle has no effect: write shuffle="full", seed={seed}')
         order = self._choose_order(stored, shuffle, given["window"], seed, part)
-        number = _batches_per_epoch(order, size, drop_remainder)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         self._epochs = epochs or 1
         has_large_units = shuffle == "full" or choices is not None
         self._threads = min(Workers.of_this_process().threads, CPU_COUNT, _MAX_THREADS[has_large_units])
         self._mixer = BatchMixer(
-            reader, units, images, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
+            reader, units, images, order, paddings, size, drop_remainder, epochs, self._threads, scheduler=None
         )
 
     def __repr__(self) -> str:
@@ -342,8 +341,7 @@ class BatchIterator(Iterator[Batch]):
         order = replace(order, seed=seed, shard=shard)
         part = copy.copy(self)
         part._is_part = True
-        count = _batches_per_epoch(order, self._mixer.batch_size, self._mixer.drop_remainder)
-        part._mixer = replace(self._mixer, order=order, batches_per_epoch=count)
+        part._mixer = replace(self._mixer, order=order)
         return part
 
     def __next__(self) -> Batch:
@@ -457,8 +455,7 @@ class BatchIterator(Iterator[Batch]):
             order = replace(order, seed=then["seed"])
         if isinstance(order, MixedOrder) and choices is not None:
             self._choices, order = choices, replace(order, choices=choices, nrows=choices.nrows)
-        number = _batches_per_epoch(order, self._mixer.batch_size, self._mixer.drop_remainder)
-        self._mixer = replace(self._mixer, order=order, batches_per_epoch=number)
+        self._mixer = replace(self._mixer, order=order)
         self._position, self._is_over = Position(**given["position"]), False
 
     @property
@@ -530,15 +527,6 @@ def _batch_unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
     if each is None or whole is None or not whole.sum():
         return units
     return _even_units(borders, int(most * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
-
-
-def _batches_per_epoch(order: RowOrder, size: int, drop_remainder: bool) -> int | None:
-    """Return the number of batches of an epoch; None if rows are not counted."""
-    if order.span is None or order.nrows is None:
-        return None
-    # Shards differ by at most one row. Without remainders all of them have the same number of batches.
-    rows = order.nrows // order.shard[1] if drop_remainder else order.span[1] - order.span[0]
-    return rows // size if drop_remainder else -(-rows // size)
 
 
 def _checked_state(state: object) -> dict[str, Any]:

@@ -226,10 +226,19 @@ class BatchMixer:
     paddings: Mapping[str, ColumnPadding]
     batch_size: int
     drop_remainder: bool
-    batches_per_epoch: int | None
     epochs: int | None
     ahead: int  # units that are read ahead
     scheduler: Any  # of existing chunks
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Number of batches of an epoch; None if rows are not counted."""
+        order, size = self.order, self.batch_size
+        if order.span is None or order.nrows is None:
+            return None
+        # Shards differ by at most one row. Without remainders all of them have the same number of batches.
+        rows = order.nrows // order.shard[1] if self.drop_remainder else order.span[1] - order.span[0]
+        return rows // size if self.drop_remainder else -(-rows // size)
 
     def batches(self, position: Position, pool: Executor) -> Generator[tuple[Finish, Position], None, None]:
         """Yield functions that return the batches after a position, each with the position after it.
@@ -254,7 +263,8 @@ class BatchMixer:
         held: list[_HeldUnit] = []
         keys = np.zeros(0, np.int64)
         following, start, made = position.unit, position.start, position.batch
-        while made != self.batches_per_epoch:
+        last = self.batches_per_epoch
+        while made != last:
             unit = next(loaded, None)
             if unit is not None:
                 unit.start = start
@@ -271,7 +281,7 @@ class BatchMixer:
             # Smaller batches only at the end of an epoch.
             least = 1 if unit is None and not self.drop_remainder else self.batch_size
             for first in range(0, ready - least + 1, self.batch_size):
-                if made == self.batches_per_epoch:
+                if made == last:
                     break
                 taken = keys[first : min(first + self.batch_size, ready)]
                 positions = units.positions(taken)
@@ -283,7 +293,7 @@ class BatchMixer:
                 made += 1
                 oldest = (held[0].number, held[0].start) if held else (following, start)
                 after = Position(position.epoch, made, *oldest, int(taken[-1]))
-                yield batch, (Position(position.epoch + 1) if made == self.batches_per_epoch else after)
+                yield batch, (Position(position.epoch + 1) if made == last else after)
             if unit is None:
                 return
             keys = keys[ready - ready % self.batch_size :]

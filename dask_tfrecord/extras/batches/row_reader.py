@@ -36,10 +36,7 @@ class RowReader:
         self.reads_records = isinstance(self.backing.source, RecordSource)
 
     def read(
-        self,
-        key: int | slice | NDArray[np.int64],
-        scheduler: Any = None,
-        out: Arrays | None = None,
+        self, key: int | slice | NDArray[np.int64], scheduler: Any = None, out: Arrays | None = None
     ) -> dict[str, Block]:
         """Read rows, which may share memory with chunks that are kept.
 
@@ -77,10 +74,10 @@ class RowReader:
 
     def describe(self, number: int) -> str:
         """Return the file and the record of a row, or the chunk of this number, as text for errors."""
-        if self.backing.source is not None:
-            source = self.backing.source
-            if isinstance(source, UncountedChunks):
-                return source.describe_chunk(number)
+        source = self.backing.source
+        if isinstance(source, UncountedChunks):
+            return source.describe_chunk(number)
+        if source is not None:
             return source.describe([number])
         return f"chunk {number}" if np.isnan(self.backing.sizes).any() else f"row {number}"
 
