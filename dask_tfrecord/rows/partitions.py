@@ -32,7 +32,7 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.index import RecordRange, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.records.window import detected_compression
 from dask_tfrecord.rows.calls import Attempts, compute_with_progress, raise_first
-from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
+from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows, checked_chunks, chunk_size
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.damaged_records import checked_errors, runs_left
 from dask_tfrecord.shards.listing import find_shards
@@ -62,9 +62,6 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
     An int or a size counts the records of all shards; ``"auto"`` counts only large uncompressed shards, which it
     splits.
     """
-    # A sample of the records needs no rows.
-    from dask_tfrecord.rows.chunk_borders import checked_chunks, chunk_size
-
     wanted = checked_chunks(chunks, counted=True)
     size = chunk_size()
     partitions = _divide_shards(shards, wanted, size, check_crc)
@@ -77,7 +74,10 @@ def _divide_shards(shards: Shards, wanted: str | int | float, size: float, check
     if wanted == "shard":
         return [(full_run(shard),) for shard in shards]
     if wanted == "auto":
-        return _joined_partitions(list(_split_large(shards, size, check_crc)))
+        parts = list(_split_large(shards, size, check_crc))
+        # Neighbours are joined if there are more than `MOST_CHUNKS`.
+        step = max(1, math.ceil(len(parts) / MOST_CHUNKS))
+        return [tuple(chain.from_iterable(parts[start : start + step])) for start in range(0, len(parts), step)]
     from dask_tfrecord.rows.read import count_records
 
     collection = count_records(shards, "auto", check_crc)
@@ -115,14 +115,6 @@ def _even_borders(collection: Collection, size: float, *, coalesce: bool) -> np.
     unsplittable = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.entry_splits) == 1)
     stored[unsplittable] = np.minimum(stored, size)[unsplittable]
     return borders_by_bytes(collection, stored / np.maximum(collection.counts, 1), size, coalesce=coalesce)
-
-
-def _joined_partitions(partitions: list[Runs]) -> list[Runs]:
-    """Join neighbouring partitions if there are more than `MOST_CHUNKS`."""
-    step = math.ceil(len(partitions) / MOST_CHUNKS)
-    if step <= 1:
-        return partitions
-    return [tuple(chain.from_iterable(partitions[start : start + step])) for start in range(0, len(partitions), step)]
 
 
 @explain_arguments("dtf.read_bag('train-*.tfrecord')")

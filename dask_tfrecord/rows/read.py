@@ -226,8 +226,7 @@ def read_rows(
     rows_or_bytes = checked_chunks(chunks, counted=counts is not None)
     _check_columns(columns)
     tolerated = checked_modes(value_errors, counts)
-    _check_errors(errors, tolerated, fill_values, check_crc, counts)
-    _check_partitioning(partitioning, tolerated, counts)
+    _check_together(errors, tolerated, fill_values, check_crc, counts, partitioning)
     if filters is not None:
         Filters.parse(filters)
     if partitioning is not None:
@@ -427,26 +426,21 @@ def _check_columns(columns: Sequence[str] | None) -> None:
         raise SchemaError(f"columns are picked once each; got {list(columns)}")
 
 
-def _check_partitioning(
-    partitioning: str | None, tolerated: Mapping[str, str] | str, counts: str | Sequence[int] | None
+def _check_together(
+    errors: str,
+    tolerated: Mapping[str, str] | str,
+    fill_values: Mapping[str, Any] | None,
+    check_crc: bool,
+    counts: str | Sequence[int] | None,
+    partitioning: str | None,
 ) -> None:
-    """Refuse partitioning together with options that it does not work with."""
+    """Check `errors=` and `partitioning=`, and refuse options that they do not work with."""
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is None or 'hive'; got {partitioning!r}")
     if partitioning is not None and counts is None:
         raise ValueError("partitioning='hive' needs counted records: it cannot be combined with counts=None")
     if partitioning is not None and tolerated != "raise":
         raise ValueError("partitioning='hive' cannot be combined with value_errors: filter the rows by a function")
-
-
-def _check_errors(
-    errors: str,
-    tolerated: Mapping[str, str] | str,
-    fill_values: Mapping[str, Any] | None,
-    check_crc: bool,
-    counts: str | Sequence[int] | None,
-) -> None:
-    """Check `errors=`, and refuse options that it does not work with."""
     checked_errors(errors, "raise", "skip", "fill")
     modes = tolerated.values() if isinstance(tolerated, Mapping) else (tolerated,)
     if fill_values is not None and errors != "fill" and not {"fill", "mark"} & {*modes}:

@@ -159,12 +159,8 @@ class Filters:
 
     def resolve(self, schema: Schema) -> Filters:
         """Return filters of columns of a schema."""
-        joined = sum(map(len, self.alternatives)) > 1
-        return Filters(
-            tuple(
-                tuple(_resolve_condition(each, schema, joined=joined) for each in every) for every in self.alternatives
-            )
-        )
+        resolved = partial(_resolve_condition, schema=schema, joined=sum(map(len, self.alternatives)) > 1)
+        return Filters(tuple(tuple(map(resolved, every)) for every in self.alternatives))
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Return the rows that are kept."""

@@ -91,17 +91,11 @@ def _block_to_content(block: Any) -> Any:
         data = ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _block_to_content(block.values))
         return ak.contents.RecordArray([data, _block_to_content(block.shapes)], ["data", "shape"])
     flat = _bytes_content(block.values, block.splits, "byte") if isinstance(block, BytesBlock) else _flat_values(block)
-    return _regular_lists(flat, block.shape)
-
-
-def _regular_lists(flat: Any, shape: tuple[int, ...]) -> Any:
-    """Nest flat values in lists of fixed sizes."""
-    import awkward as ak
-
-    for axis in range(len(shape) - 1, 0, -1):
+    # Lists of fixed sizes, the innermost first.
+    for axis in range(len(block.shape) - 1, 0, -1):
         # A size of 0 does not determine the number of lists.
-        lists = int(np.prod(shape[:axis], dtype=np.int64))
-        flat = ak.contents.RegularArray(flat, shape[axis], zeros_length=lists)
+        lists = int(np.prod(block.shape[:axis], dtype=np.int64))
+        flat = ak.contents.RegularArray(flat, block.shape[axis], zeros_length=lists)
     return flat
 
 

@@ -492,13 +492,8 @@ def _statistics_values(column: ColumnStatistics) -> dict[str, Any]:
     return {
         "dtype": column.dtype,
         "shape": list(column.shape),
-        "rows": column.rows,
-        "missing": column.missing,
-        "values": column.values,
-        "distinct": column.distinct,
-        "numbers": _number_values(column.numbers),
-        "sizes": _number_values(column.sizes),
-        "lengths": _number_values(column.lengths),
+        **{name: getattr(column, name) for name in ("rows", "missing", "values", "distinct")},
+        **{name: _number_values(getattr(column, name)) for name in ("numbers", "sizes", "lengths")},
         "frequent": frequent,
     }
 
