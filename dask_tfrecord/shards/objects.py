@@ -32,7 +32,6 @@ from dask_tfrecord.errors import (
     IncompleteStoreError,
     Location,
     StoreInUseError,
-    add_path,
     add_path_to_errors,
     redact_url,
     repr_without_credentials,
@@ -413,7 +412,7 @@ def _read_file(path: str) -> bytes:
 
 def _write_file(file: str, value: bytes | memoryview, path: str) -> None:
     """Write a file that will have another path, which errors have."""
-    try:
+    with add_path_to_errors(path):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
         try:
             rest = memoryview(value)
@@ -421,9 +420,6 @@ def _write_file(file: str, value: bytes | memoryview, path: str) -> None:
                 rest = rest[os.write(opened, rest) :]
         finally:
             os.close(opened)
-    except OSError as error:
-        add_path(error, path)
-        raise
 
 
 def _rename_if_absent(source: str, path: str) -> None:
@@ -589,37 +585,30 @@ async def put_if_absent(fs: AbstractFileSystem, path: str, value: bytes | memory
     if not class_names(fs) & _CONDITIONAL:
         return None
     try:
-        await fs._pipe_file(path, value, mode="create")
-    except FileExistsError:
-        return False
+        return await _put_under_condition(fs, path, value, FileExistsError, mode="create")
     except (NotImplementedError, TypeError):
         return None
-    except OSError as error:
-        if not _is_refused(error):
-            raise
-        return False
-    return True
 
 
 async def put_if_unchanged(fs: AbstractFileSystem, path: str, value: bytes | memoryview, version: str) -> bool | None:
     """Put an object unless its version has changed; None if the client lacks it: only S3's has it."""
     if "S3FileSystem" not in class_names(fs) or len(value) >= _ONE_PUT_NBYTES:
         return None
+    return await _put_under_condition(fs, path, value, FileNotFoundError, IfMatch=version)
+
+
+async def _put_under_condition(
+    fs: AbstractFileSystem, path: str, value: bytes | memoryview, refusal: type[OSError], **condition: str
+) -> bool:
+    """Put an object; False if the server refuses the condition. Of some refusals, s3fs keeps the text alone."""
     try:
-        await fs._pipe_file(path, value, IfMatch=version)
-    except FileNotFoundError:
-        return False
+        await fs._pipe_file(path, value, **condition)
     except OSError as error:
-        if not _is_refused(error):
-            raise
-        return False
+        found = f"{error!r} {error.__cause__!r}"
+        if isinstance(error, refusal) or "PreconditionFailed" in found or "ConditionalRequestConflict" in found:
+            return False
+        raise
     return True
-
-
-def _is_refused(error: OSError) -> bool:
-    """Return whether a server refused a conditional put; of some refusals, s3fs keeps the text alone."""
-    found = f"{error!r} {error.__cause__!r}"
-    return "PreconditionFailed" in found or "ConditionalRequestConflict" in found
 
 
 # -- files that tasks publish
