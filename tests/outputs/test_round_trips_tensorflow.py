@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +48,10 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.features.row_partitions import KeyedPartition
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore:.* ha(s|ve) no feature lists:UserWarning"),
+]
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 LISTED = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, SparseFeature, RaggedFeature)
@@ -342,19 +345,33 @@ def of_tensorflow(feature: Any, *, is_step: bool = False) -> Feature:
     dtype = feature.stored
     if isinstance(feature, VarLenFeature):
         return VarLenFeature(dtype)
-    # Eager TensorFlow keeps one scalar for both zeros.
     default = getattr(feature, "default_value", None)
-    assume(
-        not (dtype == "float32" and default is not None and np.any(np.signbit(default) & (np.asarray(default) == 0)))
-    )
+    if dtype == "float32" and default is not None and np.any(np.signbit(default) & (np.asarray(default) == 0)):
+        # Eager TensorFlow keeps one scalar for both zeros.
+        default, feature = None, replace(feature, default_value=None)
     if isinstance(feature, FixedLenSequenceFeature):
         default = None if is_step else feature.default_value
         return replace(feature, dtype=dtype, length=None, default_value=default)
     if isinstance(feature, RaggedFeature):
         return replace(feature, dtype=dtype, values=None)
-    # TensorFlow dies of unpacked floats where it expects no values.
-    assume(not (isinstance(feature, FixedLenFeature) and 0 in feature.shape))
+    if isinstance(feature, FixedLenFeature) and 0 in feature.shape:
+        # TensorFlow dies of unpacked floats where it expects no values.
+        shape = tuple(size or 1 for size in feature.shape)
+        return replace(feature, dtype=dtype, shape=shape, default_value=None)
     return replace(feature, dtype=dtype)
+
+
+def keys_of(name: str, feature: Any) -> list[tuple[str, str]]:
+    """Pair the keys that a feature reads with the kind of list that it expects there."""
+    match feature:
+        case SparseFeature():
+            integers = list(feature.index_key)
+        case RaggedFeature():
+            integers = [one.key for one in feature.partitions if isinstance(one, KeyedPartition)]
+        case _:
+            integers = []
+    key = getattr(feature, "value_key", None) or name
+    return [(key, FIELDS[feature.stored]), *((one, FIELDS["int64"]) for one in integers)]
 
 
 def has_empty_list(schema: dtf.Schema, payloads: Sequence[bytes]) -> bool:
@@ -369,20 +386,18 @@ def has_empty_list(schema: dtf.Schema, payloads: Sequence[bytes]) -> bool:
         steps = {} if is_example else {name: each.feature for name, each in record.feature_lists.feature_list.items()}
         for name, feature in schema.items():
             in_steps = name in (schema.sequence_features or {})
-            for each in steps.get(name, ()) if in_steps else (held[name],) if name in held else ():
-                kind = each.WhichOneof("kind")
-                if kind is None:
-                    has_default = getattr(feature, "default_value", None) is not None
-                    if has_default and not is_example and not in_steps:
+            has_default = getattr(feature, "default_value", None) is not None
+            for key, stored_kind in keys_of(name, feature):
+                for each in steps.get(key, ()) if in_steps else (held[key],) if key in held else ():
+                    kind = each.WhichOneof("kind")
+                    if kind is None:
+                        if has_default and not is_example and not in_steps:
+                            return True
+                    elif not getattr(each, kind).value and (kind != stored_kind or has_default):
                         return True
-                elif not getattr(each, kind).value and (
-                    kind != FIELDS[feature.stored] or getattr(feature, "default_value", None) is not None
-                ):
-                    return True
     return False
 
 
-@pytest.mark.filterwarnings("ignore:.* ha(s|ve) no feature lists:UserWarning")
 def test_records_that_may_not_match(tensorflow: str, tmp_path: Path) -> None:
     """`test_oracle` and `test_decode` prove which records this library refuses; here, that TensorFlow does too."""
 
@@ -411,4 +426,4 @@ def test_records_that_may_not_match(tensorflow: str, tmp_path: Path) -> None:
             # TensorFlow does not always check whether indices and row lengths are in range.
             differences.append((schema.to_json(), payloads, ours))
     assert not differences, f"{len(differences)} differ, the first: {differences[:2]}"
-    assert all(seen[pair] >= 8 for pair in product(("read", "refused"), repeat=2)), seen
+    assert min(seen["read", "read"], seen["refused", "refused"]) > 100, seen
