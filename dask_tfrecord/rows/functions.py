@@ -46,7 +46,27 @@ class Mapped(Step):
     def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
         """Call the function, and check the result."""
         with note_rows_on_error(place.describe):
-            return _call_function(self.function, blocks, self.schema, names)
+            rows = {len(block) for block in blocks.values()}
+            result = self.function(UserBlocks(blocks))
+            if not isinstance(result, Mapping):
+                raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
+            missing = [name for name in self.schema if name not in result]
+            if missing:
+                raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
+            conformed: dict[str, Block] = {}
+            for name in names:
+                given = result.as_read(name, self.schema[name]) if isinstance(result, UserBlocks) else result[name]
+                try:
+                    conformed[name] = conform(self.schema[name], given, f"map_blocks returned {name!r}")
+                except SchemaError as error:
+                    raise SchemaError(error.message + _other_template(name, self.schema[name], given)) from error
+            for name, block in conformed.items():
+                if rows and len(block) not in rows:
+                    raise SchemaError(
+                        f"the function of map_blocks got {plural(rows.pop(), 'row')} and returned {len(block):,} of "
+                        f"{name!r}"
+                    )
+            return conformed
 
 
 @contextmanager
@@ -63,32 +83,6 @@ def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") 
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
         raise
-
-
-def _call_function(
-    function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
-) -> dict[str, Block]:
-    """Call a user's function on blocks and check the result against its schema."""
-    rows = {len(block) for block in blocks.values()}
-    result = function(UserBlocks(blocks))
-    if not isinstance(result, Mapping):
-        raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
-    missing = [name for name in schema if name not in result]
-    if missing:
-        raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
-    conformed: dict[str, Block] = {}
-    for name in names:
-        given = result.as_read(name, schema[name]) if isinstance(result, UserBlocks) else result[name]
-        try:
-            conformed[name] = conform(schema[name], given, f"map_blocks returned {name!r}")
-        except SchemaError as error:
-            raise SchemaError(error.message + _other_template(name, schema[name], given)) from error
-    for name, block in conformed.items():
-        if rows and len(block) not in rows:
-            raise SchemaError(
-                f"the function of map_blocks got {plural(rows.pop(), 'row')} and returned {len(block):,} of {name!r}"
-            )
-    return conformed
 
 
 def _other_template(name: str, expected: Feature, given: Any) -> str:

@@ -238,9 +238,14 @@ def read_rows(
     whole = filters is not None or bool(partitions)
     picked = None if whole else columns
     if errors != "raise":
-        rows = _plan_chunks(
-            _intact_source(resolved, given, picked, errors, fill_values), resolved, rows_or_bytes, partitions
-        )
+        # The intact records, with rows for the lost ones if they are filled.
+        collection, reports = intact_records(resolved.shards)
+        warn_of_damage(collection.shards, reports, errors)
+        schema = _count_lengths(collection, _find_schema(resolved, given, picked, collection), check_crc=True)
+        records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc=True)
+        intact = records if errors == "skip" else FilledSource.from_reports(records, reports, fill_values)
+        resolved.check(intact.collection.counts)
+        rows = _plan_chunks(intact, resolved, rows_or_bytes, partitions)
     else:
         schema, known = _find_schema(resolved, given, picked, None), resolved.counts(counts)
         if known is None:
@@ -278,23 +283,6 @@ def _tolerate_values(
     kept = tolerance.apply(kept, [name for name in wanted if name not in tested])
     marks = [name for name in kept.schema if name.removesuffix(".valid") in wanted and name not in rows.schema]
     return kept if (*wanted, *marks) == kept.names else kept.select_columns([*wanted, *marks])
-
-
-def _intact_source(
-    found: ResolvedPath,
-    given: Schema | None,
-    columns: Sequence[str] | None,
-    errors: str,
-    fill_values: Mapping[str, Any] | None,
-) -> RecordSource | FilledSource:
-    """Check all records, and return the intact ones, with rows for the lost ones if they are filled."""
-    collection, reports = intact_records(found.shards)
-    warn_of_damage(collection.shards, reports, errors)
-    schema = _count_lengths(collection, _find_schema(found, given, columns, collection), check_crc=True)
-    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc=True)
-    source = records if errors == "skip" else FilledSource.from_reports(records, reports, fill_values)
-    found.check(source.collection.counts)
-    return source
 
 
 def _counted_source(
