@@ -22,7 +22,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -452,6 +452,29 @@ class Job:
             raise IncompleteStoreError(f"{PLAN}: units has other lengths than tasks", self._journal.location)
         return plan
 
+    def _load(self, name: str, left_out: Mapping[str, Any] | None = None) -> Any:
+        """Load what `pickled` made, without the options and the objects of `left_out`; None if it is removed.
+
+        Refuses what another user of this machine wrote: a pickle can run any code.
+        """
+        objects, path = self._objects, self._path(name)
+        data = objects.get([path])[path]
+        if data is None:
+            return None
+        if isinstance(objects, DirectoryObjects) and hasattr(os, "getuid"):
+            file = Path(objects.root, path)
+            try:
+                owner = file.stat().st_uid
+            except FileNotFoundError:
+                return None
+            if owner != os.getuid():
+                raise PermissionError(
+                    errno.EPERM,
+                    "the plan of the job belongs to another user, and loading it would run their code",
+                    str(file),
+                )
+        return _Unpickler(data, {"options": self._source_options, **(left_out or {})}).load()
+
     def _check_version(self, plan: JobPlan) -> None:
         """Refuse a part that another version would write."""
         if plan.version != _environment():
@@ -599,24 +622,6 @@ def pickled(value: Any, left_out: Mapping[str, Any]) -> bytes:
     file = io.BytesIO()
     _Pickler(file, left_out).dump(value)
     return file.getvalue()
-
-
-def unpickled(data: bytes, left_out: Mapping[str, Any]) -> Any:
-    """Load the result of `pickled`; raise ValueError if an object that was left out is None."""
-    return _Unpickler(data, left_out).load()
-
-
-def check_writer(objects: Objects, name: str) -> None:
-    """Refuse to load a pickle that another user of this machine wrote: it can run any code."""
-    if isinstance(objects, DirectoryObjects) and hasattr(os, "getuid"):
-        path = Path(objects.root, name)
-        with suppress(FileNotFoundError):
-            if path.stat().st_uid != os.getuid():
-                raise PermissionError(
-                    errno.EPERM,
-                    "the plan of the job belongs to another user, and loading it would run their code",
-                    str(path),
-                )
 
 
 def check_begin(parts: int | None, options: Mapping[str, Any]) -> None:

@@ -251,6 +251,21 @@ def test_options_of_file_systems_are_not_stored(writer: Writer, ds: dtf.Dataset,
     job.finish()
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner")
+@every_writer
+def test_a_plan_of_another_user_is_not_loaded(
+    writer: Writer, ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = writer.begin(ds, tmp_path / "job", parts=1)
+    user = os.getuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: user + 1)
+        with pytest.raises(PermissionError, match="belongs to another user"):
+            job.write(0)
+    job.write(0)
+    job.finish()
+
+
 @every_writer
 def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
     writer: Writer, ds: dtf.Dataset, tmp_path: Path

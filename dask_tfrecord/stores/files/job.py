@@ -38,10 +38,8 @@ from dask_tfrecord.stores.job import (
     JobPlan,
     batches,
     check_begin,
-    check_writer,
     compute_batches,
     pickled,
-    unpickled,
 )
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork
@@ -175,15 +173,10 @@ class _FileJob(Job):
     def _written_units(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
         return np.flatnonzero(self._files.recorded())
 
-    def _load(self, name: str) -> Any:
-        """Load an object of the plan; None if the files are verified, and it is removed."""
-        data = self._objects.get([name])[name]
-        check_writer(self._objects, name)
-        return None if data is None else unpickled(data, {"options": self._source_options, "names": self._names})
-
     def _compute(self, plan: JobPlan, part: int, parts: int, token: str) -> None:
-        loaded = self._load(f"{SHARED}-{plan.token}")
-        slices = [self._load(_slice(plan, number)) for number in range(*plan.of_part(part, parts))]
+        left_out = {"names": self._names}
+        loaded = self._load(f"{SHARED}-{plan.token}", left_out)
+        slices = [self._load(_slice(plan, number), left_out) for number in range(*plan.of_part(part, parts))]
         if loaded is None or None in slices:
             return
         files, step, shared, source, knows_nbytes = loaded

@@ -33,7 +33,6 @@ from dask_tfrecord.stores.job import (
     check_begin,
     compute_batches,
     pickled,
-    unpickled,
 )
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork
@@ -273,18 +272,18 @@ class ZarrJob(Job):
         return Fingerprint.from_attributes(fingerprint).changes_of_files(shards)
 
     def _compute(self, plan: JobPlan, part: int, parts: int, token: str) -> None:
-        found, rows_path = self._run(), self._path(f"{SHARED}-{plan.token}")
+        found = self._run()
         if found is None:
             return
         (folder, publication), target = found, self._target
         first, past = plan.of_part(part, parts)
         has_tasks = plan.tasks[first] < plan.tasks[past]
         layout = folder.layout(_counts_name(plan, first)) if has_tasks else None
-        shared = self._objects.get([rows_path])[rows_path]
+        shared = self._load(f"{SHARED}-{plan.token}")
         if layout is None or shared is None:
             # The part is empty, or other programs have written all of it.
             return
-        source, schema = unpickled(shared, {"options": self._source_options})
+        source, schema = shared
         arrays = arrays_to_write(target, publication)
         name, place = task_name(write_units, token), f"{target}, part {part + 1} of {parts}"
         common = target, folder, publication, schema, layout.nrows, layout.arrays, arrays, place, name
