@@ -251,13 +251,14 @@ def copy(
 
 @tfrecord.command()
 @pattern_argument()
-@options("compression", "threads")
-def index(pattern: str | list[str], compression: str | None, threads: int) -> None:
+@options("features", "compression", "threads")
+def index(pattern: str | list[str], features: str | None, compression: str | None, threads: int) -> None:
     """Write the index of each shard next to it.
 
     Shards with an index open without being read. FILE.idx has the format of DALI's and vahidk's tfrecord2idx: one line
     per record with its byte offset and its length. For gzip shards, FILE.gzidx holds the access points at which
-    decompression can start; this needs indexed_gzip.
+    decompression can start; this needs indexed_gzip. With --features, FILE.lengths.idx holds the lengths of rows that
+    differ in length, so that to-zarr with these features reads the shards once.
     """
     from dask_tfrecord.rows.counting import write_indexes
     from dask_tfrecord.rows.progress import show_immediately
@@ -265,7 +266,7 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
 
     start = time.perf_counter()
     with show_immediately(), computing(threads):
-        written = write_indexes(find_shards(pattern, compression=compression))
+        written = write_indexes(find_shards(pattern, compression=compression), features)
     seconds = time.perf_counter() - start
     files, records = sum(len(each.files) for each in written), sum(each.records for each in written)
     click.echo(f"Wrote {plural(files, 'file')}: index of {plural(records, 'record')} in {seconds:.1f} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, starmap
 from numbers import Integral
 
 import dask
@@ -19,6 +20,8 @@ from dask_tfrecord.shards.shard import Shard, Shards
 
 # With more chunks, schedulers need more time for tasks than workers for data.
 MOST_CHUNKS = 20_000
+# Shards of one task: small files share a task.
+_TASK_SHARDS = 64
 # Default of dask's size of a chunk: each thread of a worker holds several chunks, so ours are smaller.
 _DASK_CHUNK_NBYTES = 128 << 20
 
@@ -166,6 +169,13 @@ def joined_parts(*limits: tuple[Sequence[float], float]) -> list[int]:
         stops = (bisect_right(sums, sums[first] + most, first + 1) - 1 for sums, most in limits)
         borders.append(max(min(stops), first + 1))
     return borders
+
+
+def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
+    """Return slices of shards that share a task."""
+    before = [0, *accumulate(costs)]
+    limit = before, limits().count_task_nbytes
+    return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))
 
 
 def finer_borders(

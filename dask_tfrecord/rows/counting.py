@@ -6,11 +6,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain, pairwise, starmap
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from dask_tfrecord.records.index import (
 )
 from dask_tfrecord.records.window import detected_compression
 from dask_tfrecord.rows.calls import compute_with_progress
-from dask_tfrecord.rows.chunk_borders import joined_parts
+from dask_tfrecord.rows.chunk_borders import group_by_size
 from dask_tfrecord.rows.progress import is_displayed
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import Sidecar, find_shards, find_sidecars
@@ -41,10 +41,9 @@ from dask_tfrecord.shards.shard import Shard, Shards, is_local
 from dask_tfrecord.shards.streams import ACCESS_SUFFIX
 
 if TYPE_CHECKING:
+    from dask_tfrecord.features import Feature
     from dask_tfrecord.rows.lengths import Measuring
 
-# Shards of one task: small files share a task.
-_TASK_SHARDS = 64
 # Least bytes between index entries of remote shards, and most entries that are closer than others: 4 MiB of memory.
 _LEAST_APART, _MOST_CLOSE = 64 << 10, 1 << 18
 
@@ -56,6 +55,7 @@ _log = logging.getLogger(__name__)
 @explain_arguments("dtf.build_index('train-*.tfrecord')")
 def build_index(
     urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
     *,
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
@@ -71,6 +71,10 @@ def build_index(
     ----------
     urlpath : str, os.PathLike or list of these
         Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+    features : mapping of str to feature, Schema, str or os.PathLike, optional
+        Features as for `read_tfrecord`, or the ``schema`` of a data set. If rows differ in length, their lengths are
+        written to ``FILE.lengths.idx``, and `to_zarr` of a data set with the same features reads the shards once, not
+        twice. Here they are read twice.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects compression by the first bytes, not by the file name.
     storage_options : mapping, optional
@@ -100,14 +104,24 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return tuple(redact_url(path) for written in write_indexes(shards) for path in written.files)
+    return tuple(redact_url(path) for written in write_indexes(shards, features) for path in written.files)
 
 
-def write_indexes(shards: Shards) -> list[WrittenIndex]:
+def write_indexes(
+    shards: Shards, features: Mapping[str, Feature] | str | os.PathLike[str] | None = None
+) -> list[WrittenIndex]:
     """Write the sidecars of listed shards as `write_sidecars` does; see `build_index`."""
+    measuring = None
+    if features is not None:
+        # Imported here: an index without lengths decodes nothing.
+        from dask_tfrecord.columns.records import wanted_schema
+        from dask_tfrecord.rows.lengths import Measuring
+
+        schema = wanted_schema(features, None, None, None, shards.storage_options)
+        measuring = None if schema is None else Measuring.of_schema(schema)
     calls = [partial(_write_sidecars_of, shards[part]) for part in group_by_size(shards.sizes.tolist())]
     remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
-    written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
+    written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing", measuring)))
     sizes = {path: StoredFile(size) for each in written for path, size in each.files.items()}
     check_files(sizes, shards.storage_options)
     return written
@@ -259,8 +273,12 @@ def _entries_apart(shards: Shards) -> int:
     return min(limits().entry_nbytes, max(_LEAST_APART, int(shards.sizes.sum()) // _MOST_CLOSE))
 
 
-def _write_sidecars_of(shards: Shards) -> list[WrittenIndex]:
-    return [write_sidecars(shard) for shard in shards]
+def _write_sidecars_of(shards: Shards, measuring: Measuring | None) -> list[WrittenIndex]:
+    written = [write_sidecars(shard) for shard in shards]
+    if measuring is not None:
+        for shard, each in zip(shards, written, strict=True):
+            each.files.update(measuring.write(shard))
+    return written
 
 
 def _warn_of_stale(indexes: Sequence[ShardIndex]) -> None:
@@ -268,10 +286,3 @@ def _warn_of_stale(indexes: Sequence[ShardIndex]) -> None:
     if stale:
         more = f" ({len(stale) - 1:,} more like it)" if stale[1:] else ""
         warn_caller(f"{stale[0]}{more}. The records were counted again; `dask-tfrecord index` writes a new index")
-
-
-def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
-    """Return slices of shards that share a task."""
-    before = [0, *accumulate(costs)]
-    limit = before, limits().count_task_nbytes
-    return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))

@@ -14,8 +14,8 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.records.index import SUFFIX, RecordRange
 from dask_tfrecord.records.shard_check import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.rows.calls import compute_with_progress
+from dask_tfrecord.rows.chunk_borders import group_by_size
 from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.counting import group_by_size
 from dask_tfrecord.shards.compressions import normalize_compression
 from dask_tfrecord.shards.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.shards.shard import Shards

@@ -1,15 +1,21 @@
-"""Lengths of the rows of ragged columns, measured in the pass that counts the records of remote shards.
+"""Lengths of the rows of ragged columns: measured in the pass that counts remote shards, or kept next to the shards.
 
 A writer needs them before it writes: without them it reads the shards once more to measure. They are kept in the
-process that opened the shards, as far as they fit in `Limits.offsets_nbytes`.
+process that opened the shards, as far as they fit in `Limits.offsets_nbytes`. `build_index` writes them to
+`FILE.lengths.idx`: a line of JSON, and then the lengths of each level of each column.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 from dask.base import tokenize
@@ -17,12 +23,30 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import flatten_block
 from dask_tfrecord.columns.decoder import Decoder, decode, size_decoder
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.index import Entries, Lengths, RecordRange, ShardIndex, join_lengths, whole_records
+from dask_tfrecord.records.index import (
+    Entries,
+    Lengths,
+    RecordRange,
+    ShardIndex,
+    join_lengths,
+    scan_shard,
+    whole_records,
+)
 from dask_tfrecord.records.window import Window
+from dask_tfrecord.rows.calls import compute_with_progress
+from dask_tfrecord.rows.chunk_borders import group_by_size
 from dask_tfrecord.rows.sources import RecordSource
 from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.checksums import masked_crc32c
+from dask_tfrecord.shards.listing import Sidecar, find_sidecars, sidecar_path
 from dask_tfrecord.shards.shard import Shard, Shards, is_local
+from dask_tfrecord.shards.streams import open_sink, open_stored, written_or_discarded
+
+LENGTHS_SUFFIX = ".lengths.idx"
+# Raise the number when a feature class measures its rows in another way: older files are not used then.
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +57,7 @@ class Measuring:
     decoder: Decoder
     names: tuple[str, ...]
     # Most bytes of lengths for each byte of a shard.
-    share: float
+    share: float = math.inf
 
     @classmethod
     def of_remote(cls, shards: Shards, schema: Schema) -> Measuring | None:
@@ -41,12 +65,39 @@ class Measuring:
         total = int(shards.sizes.sum())
         if not total or is_local(shards.paths[0]):
             return None
+        return cls.of_schema(schema, limits().offsets_nbytes / total)
+
+    @classmethod
+    def of_schema(cls, schema: Schema, share: float = math.inf) -> Measuring | None:
+        """Return how to measure ragged columns; None without them, or if measuring keeps their values."""
         decoder = size_decoder(Decoder(schema))
         features = decoder.columns.items()
         names = tuple(name for name, each in features if each.ragged_rank or each.own_shapes or each.is_bytes)
         if not names or decoder.keeps_values(names):
             return None
-        return cls(decoder, names, limits().offsets_nbytes / total)
+        return cls(decoder, names, share)
+
+    def write(self, shard: Shard) -> dict[str, int]:
+        """Write the lengths in a shard next to it; return the bytes of the file by its path."""
+        path = sidecar_path(shard.path, LENGTHS_SUFFIX)
+        index = scan_shard(shard, walker=self.index_entries)
+        assert path is not None
+        lengths = {name: () for name in self.names} if index.lengths is None else index.lengths
+        levels = {
+            name: [each.astype(np.min_scalar_type(each.max(initial=0))) for each in lengths[name]] for name in lengths
+        }
+        body = b"".join(each.astype(each.dtype.newbyteorder("<")).tobytes() for each in chain(*levels.values()))
+        header = {
+            **_described(shard, index.count, self.decoder),
+            "shard_version": shard.version,
+            "crc": masked_crc32c(body),
+            "columns": {name: [[each.itemsize, len(each)] for each in columns] for name, columns in levels.items()},
+        }
+        text = json.dumps(header).encode() + b"\n"
+        with written_or_discarded(open_sink(path, storage_options=shard.storage_options)) as sink:
+            sink.write(text)
+            sink.write(body)
+        return {path: len(text) + len(body)}
 
     def index_entries(
         self, window: Window, *, stop: int | None = None, check_crc: bool = True, apart: int | None = None
@@ -102,11 +153,64 @@ class _Kept:
 
     def of(self, source: object) -> Lengths:
         """Return the lengths of all rows of a source by column; none if they are unknown."""
-        if not self._found or not isinstance(source, RecordSource) or not isinstance(source.rows, range):
+        if not isinstance(source, RecordSource) or not isinstance(source.rows, range):
             return {}
         if source.rows != range(source.collection.nrows):
             return {}
-        return self._found.get(tokenize(source.shards, size_decoder(source.decoder)), {})
+        decoder = size_decoder(source.decoder)
+        kept = self._found.get(tokenize(source.shards, decoder))
+        return _stored_lengths(source, decoder) if kept is None else kept
+
+
+def _described(shard: Shard, records: int, decoder: Decoder) -> dict[str, object]:
+    """Return what a file of lengths has in common with the rows that it is used for."""
+    return {"lengths": _VERSION, "shard_nbytes": shard.size, "records": records, "features": tokenize(decoder)}
+
+
+def _stored_lengths(source: RecordSource, decoder: Decoder) -> Lengths:
+    """Read the lengths of all rows from the files next to the shards; none if a file is missing or does not fit."""
+    shards, counts = source.shards, source.collection.counts.tolist()
+    files = [each for each in find_sidecars(shards, LENGTHS_SUFFIX) if each is not None]
+    sizes = [each.file.size for each in files]
+    # A length has a byte or more there, and eight in memory.
+    if not files or len(files) < len(shards) or 8 * sum(sizes) > limits().offsets_nbytes:
+        return {}
+    expected = [_described(*each, decoder) for each in zip(shards, counts, strict=True)]
+    calls = [
+        partial(_read_lengths, files[part], expected[part], shards.versions[part]) for part in group_by_size(sizes)
+    ]
+    found = list(chain.from_iterable(compute_with_progress(calls, "Reading lengths")))
+    return join_lengths([each for each, count in zip(found, counts, strict=True) if count]) or {}
+
+
+def _read_lengths(
+    files: Sequence[Sidecar], expected: Sequence[dict[str, object]], versions: Sequence[str]
+) -> list[Lengths | None]:
+    """Read files of lengths; None for one that is damaged, or describes other features or an earlier shard."""
+    return [_lengths_in(*each) for each in zip(files, expected, versions, strict=True)]
+
+
+def _lengths_in(sidecar: Sidecar, expected: dict[str, object], version: str) -> Lengths | None:
+    try:
+        with closing(open_stored(sidecar.file)) as stored:
+            data = bytearray(sidecar.file.size)
+            read = 0
+            while count := stored.readinto(memoryview(data)[read:]):
+                read += count
+        text, _, body = bytes(data).partition(b"\n")
+        header = json.loads(text)
+        is_same = header.items() >= expected.items() and (sidecar.newer or header["shard_version"] == version)
+        if not is_same or header["crc"] != masked_crc32c(body):
+            return None
+        columns, at = dict[str, tuple[NDArray[np.int64], ...]](), 0
+        for name, levels in header["columns"].items():
+            columns[name] = ()
+            for itemsize, count in levels:
+                columns[name] += (np.frombuffer(body, f"<u{itemsize}", count, at).astype(np.int64),)
+                at += itemsize * count
+    except (TFRecordError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return columns
 
 
 def _lengths_nbytes(lengths: Lengths) -> int:

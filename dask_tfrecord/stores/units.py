@@ -151,10 +151,9 @@ class RowTasks:
         # A unit of flat values is read from border to border.
         borders_per_unit = min(_UNIT_BORDERS, max(1, _MAX_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
         every = *units, max(1, unit_rows // borders_per_unit)
-        # Opening may have measured all rows.
-        measured = kept_lengths.of(self.source)
-        if measured.keys() >= levels.keys():
-            nrows = int(self.borders[-1])
+        # Opening may have measured all rows, or their lengths are next to the shards.
+        measured, nrows = kept_lengths.of(self.source), int(self.borders[-1])
+        if all(each.fits(nrows, measured.get(name, ())) for name, each in levels.items()):
             items = {name: each.items(nrows, [*map(splits_of, measured[name])]) for name, each in levels.items()}
             if _have_equal_lengths(self.schema, items):
                 return _counts_at_borders(items, levels, 0, before, every)
@@ -349,6 +348,16 @@ class Levels:
         """Return the entries of an array for these items of each level, without the final split."""
         level, stride = self.level_and_stride(suffix)
         return items[level] * stride
+
+    def fits(self, rows: int, lengths: Sequence[_Ints]) -> bool:
+        """Return whether lengths, one array a level, can be those of some rows."""
+        if len(lengths) != len(self.strides):
+            return False
+        for each, stride in zip(lengths, self.strides, strict=True):
+            if len(each) != rows * stride:
+                return False
+            rows = int(each.sum())
+        return True
 
     def items(self, rows: int, every: Sequence[_Ints]) -> list[_Ints]:
         """Return the items of each level before each of some rows, and after the last one, by the splits of levels."""

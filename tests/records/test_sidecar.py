@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import random
 import re
@@ -417,3 +418,43 @@ def test_data_that_inflate_without_end(tmp_path: Path, compression: str) -> None
         with pytest.raises(CorruptRecordError, match="more than 1000 times its size, like a decompression bomb"):
             stream.seek(1 << 30)
         assert stream.position <= 65 << 20
+
+
+def test_lengths_of_other_rows_do_not_reach_a_store(tmp_path: Path) -> None:
+    """Lengths that fit a shard in all but its rows end in an error, not in a store."""
+    features = {"x": dtf.VarLenFeature("int64")}
+    rows = [[1] * (row % 5) for row in range(102)]
+    dtf.to_tfrecord({"x": rows}, tmp_path / "a", features=features)
+    dtf.to_tfrecord({"x": rows[::-1]}, tmp_path / "b", features=features)
+    build_index(tmp_path / "[ab]", features)
+    dtf.read_tfrecord(tmp_path / "a", features).to_zarr(tmp_path / "a.zarr")
+    (tmp_path / "b.lengths.idx").replace(tmp_path / "a.lengths.idx")
+    with pytest.raises(TFRecordError, match="differs from the earlier count"):
+        dtf.read_tfrecord(tmp_path / "a", features).to_zarr(tmp_path / "b.zarr", chunks=7)
+    assert not (tmp_path / "b.zarr").exists()
+
+
+def test_lengths_that_do_not_fit_are_not_used(tmp_path: Path) -> None:
+    features = {"x": dtf.VarLenFeature("bytes")}
+    rows = [[b"word"] * (row % 5) for row in range(102)]
+    dtf.to_tfrecord({"x": rows}, tmp_path / "a", features=features)
+    sidecar = Path(build_index(tmp_path / "a", features)[1])
+    header, _, body = sidecar.read_bytes().partition(b"\n")
+    [[[first, count], [second, items]]] = json.loads(header)["columns"].values()
+    others = [
+        [[first, -1], [second, items]],
+        [[first, count - 1], [second, items + 1]],
+        [[first, count], [second, 1 << 62]],
+        [[first, count], [3, items]],
+        [[first, count], second],
+        {},
+        None,
+    ]
+    documents = [
+        header.replace(str([[first, count], [second, items]]).encode(), json.dumps(one).encode()) for one in others
+    ]
+    assert header not in documents
+    for number, document in enumerate([*documents, b"", b"[]", b"[" * 100_000, header.replace(b"lengths", b"other")]):
+        sidecar.write_bytes(document + b"\n" + body)
+        dtf.read_tfrecord(tmp_path / "a", features).to_zarr(tmp_path / f"{number}.zarr", chunks=7)
+        assert [*map(list, dtf.from_zarr(tmp_path / f"{number}.zarr")["x"].compute())] == rows

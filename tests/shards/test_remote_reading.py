@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from oracle import write_oracle
 from support import servers
 from support.object_stores import Store, make_store, open_obstore
@@ -336,6 +337,63 @@ def test_ragged_columns_are_measured_while_records_are_counted(
     plan.to_zarr(tmp_path / "remote.zarr")
     local, remote = dtf.from_zarr(tmp_path / "local.zarr").compute(), dtf.from_zarr(tmp_path / "remote.zarr").compute()
     for column in RAGGED:
+        assert_same_array(to_array(remote[column]), to_array(local[column]))
+
+
+@pytest.mark.parametrize("change", [None, "features", "rows", "damaged", "cut", "gone"])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("store", ["s3", "obstore"], indirect=True)
+def test_an_index_keeps_the_lengths_of_ragged_columns(
+    store: Store, bucket: tuple[Any, str, servers.Log], tmp_path: Path, compression: str | None, change: str | None
+) -> None:
+    """A conversion reads the shards once; twice if the lengths belong to others, are damaged or gone."""
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 1 << 40, size) for size in rng.integers(0, 900, 2_000)]
+    features = {**RAGGED, "threes": dtf.VarLenFeature("int64", shape=(-1, 3))}
+    parts = {"a": slice(0, 1_500), "b": slice(1_500, 1_500), "c": slice(1_500, 2_000)}
+    folder = f"lengths-{compression}-{change}"
+
+    def put(tokens: list[NDArray[np.int64]]) -> int:
+        nbytes = 0
+        for name, part in parts.items():
+            threes = [row[: len(row) // 3 * 3].reshape(-1, 3) for row in tokens[part]]
+            words = [[rng.bytes(3)] * (row % 3) for row in range(len(threes))]
+            columns = {"tokens": tokens[part], "words": words, "threes": threes}
+            dtf.to_tfrecord(columns, tmp_path / name, features=features, compression=compression, mode="w")
+            stored = (tmp_path / name).read_bytes()
+            store.put(f"{folder}/{name}", stored)
+            nbytes += len(stored)
+        return nbytes
+
+    nbytes = put(rows)
+    urls = [f"{store.url}/{folder}/{name}" for name in parts]
+    written = dtf.build_index(urls, dtf.Schema(features), storage_options=store.options)
+    assert sum(path.endswith(".lengths.idx") for path in written) == len(parts)
+    fs, sidecar = bucket[0], f"bucket/d/{folder}/a.lengths.idx"
+    fs.invalidate_cache()
+    lengths = bytearray(fs.cat_file(sidecar))
+    match change:
+        case "features":
+            features["none"] = dtf.VarLenFeature("float32")
+        case "rows":
+            # As many records and bytes.
+            put([*rows[1_499::-1], *rows[1_500:]])
+            dtf.build_index(urls, storage_options=store.options)
+        case "damaged":
+            lengths[-8] ^= 1
+            fs.pipe_file(sidecar, bytes(lengths))
+        case "cut":
+            fs.pipe_file(sidecar, bytes(lengths[:-1]))
+        case "gone":
+            fs.rm(sidecar)
+    ds = dtf.read_tfrecord(urls, features, storage_options=store.options)
+    store.log.clear()
+    ds.to_zarr(tmp_path / "remote.zarr", chunks=500)
+    if compression is None:
+        assert (store.log.sent < 1.25 * nbytes) is (change is None)
+    dtf.read_tfrecord([tmp_path / name for name in parts], features).to_zarr(tmp_path / "local.zarr", chunks=500)
+    local, remote = dtf.from_zarr(tmp_path / "local.zarr").compute(), dtf.from_zarr(tmp_path / "remote.zarr").compute()
+    for column in features:
         assert_same_array(to_array(remote[column]), to_array(local[column]))
 
 

@@ -90,7 +90,7 @@ _INDEX_ATTEMPTS = 5
 
 DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
 _FIELDS = ("shard", "shards")
-_SIDECARS = (".idx", ".gzidx", ".xarray.json")
+_SIDECARS = (".idx", ".lengths.idx", ".gzidx", ".xarray.json")
 # Digits of a `Delayed`'s token at the start of the tokens of its last task's copies; seconds between their attempts.
 _COPIED_DIGITS, _TURN_SECONDS = 24, 0.05
 # Most files of a job.
