@@ -443,7 +443,10 @@ def as_read(wanted: Feature, block: Block) -> Block:
 
 
 def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
-    """Return rows of arrays with their own shapes; arrays of one axis more are cut along the first."""
+    """Return rows of arrays with their own shapes; arrays of one axis more are cut along the first.
+
+    A row that is one array of shape (2, 5, 4) becomes a row of two arrays of shape (5, 4).
+    """
     if isinstance(block, ArraysBlock):
         splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
         block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)

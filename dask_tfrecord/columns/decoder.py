@@ -860,8 +860,9 @@ def located_error(
 
 
 def locate_record(run: RecordRange, record: int, feature: str) -> Location:
-    """Return the location of a record of a run, with its byte, which this function searches."""
+    """Return the location of a record of a run, with its byte: a known one, or found by walking the headers."""
     if run.spans is not None and run.selected is not None:
+        # The records of `selected` begin at these bytes, in the same order.
         begins, _ = run.spans
         return Location(run.shard.path, record, int(begins[run.selected == record][0]), feature)
     reader = _Reader(run, check_crc=False)

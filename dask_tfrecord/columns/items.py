@@ -248,8 +248,11 @@ class ItemColumns:
             and self.records[name].item_dtype == array.dtype
         }
 
-    def check_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Return the row lengths of the columns of the group among some blocks."""
+    def common_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """Return the row lengths that the columns of the group have in common, and `expected` if given.
+
+        Raises LengthError if a column among the blocks has other ones.
+        """
         other = ""
         for name in self.group:
             at = self.lengths_of(name)

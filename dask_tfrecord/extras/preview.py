@@ -54,6 +54,8 @@ _PICTURES = 4
 _POINTS = 64
 # Arrays of one channel with shorter sides are matrices rather than pictures.
 _SHORTEST = 8
+# Arrays with an axis of channels are pictures from this size on.
+_SHORTEST_WITH_CHANNELS = 4
 _MOST_OBLONG = 8
 _BYTES = 6
 # Decoded bytes of a column whose rows are read together, and values of an image that are converted at once.
@@ -761,7 +763,9 @@ def is_picture(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     shorter, longer = sorted(shape[:2])
     if longer > _MOST_OBLONG * shorter:
         return False
-    return shorter >= _SHORTEST if len(shape) == 2 else shape[2] in (1, 3, 4) and shorter >= _LISTED
+    if len(shape) == 2:
+        return shorter >= _SHORTEST
+    return shape[2] in (1, 3, 4) and shorter >= _SHORTEST_WITH_CHANNELS
 
 
 def _scale_images(rows: list[list[_Reduced] | str]) -> tuple[tuple[Cell, ...], str]:

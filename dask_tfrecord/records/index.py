@@ -626,6 +626,7 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
         if start > end:
             return
         with Window(shard, start, block_size=_SPLIT_BLOCK, stop=min(end + HEADER, shard.size)) as window:
+            # Whether what looks like a header in this split lies in the payload before `end`.
             misled = _search_header(window, min(stop, end))
             if misled and _headers_follow(window, stop):
                 raise TFRecordError(
@@ -636,6 +637,7 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
             if not misled and end < stop and not _has_header(window):
                 raise framing_error(window, record)
         if misled and end < stop:
+            # The search has moved the window: look at `end` again.
             with Window(shard, end, block_size=HEADER, stop=end + HEADER) as window:
                 if not _has_header(window):
                     raise framing_error(window, record)

@@ -121,7 +121,7 @@ class Exploded(Step):
     def lengths(self, blocks: Mapping[str, Block], place: Place) -> NDArray[np.int64]:
         """Return the number of items in each record, which is the same for all columns of the group."""
         try:
-            return self.item_columns.check_lengths(blocks, None)
+            return self.item_columns.common_lengths(blocks, None)
         except LengthError as error:
             at = (
                 f"{place.describe()}: row {error.row} of the chunk"
@@ -380,7 +380,7 @@ class ExplodedSource(DerivedRows):
     ) -> NDArray[np.int64]:
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
         try:
-            return self.item_columns.check_lengths(blocks, expected)
+            return self.item_columns.common_lengths(blocks, expected)
         except LengthError as error:
             raise length_error(error, self.source, key) from None
 
@@ -398,7 +398,7 @@ def read_lengths(source: CountedRows, item_columns: ItemColumns, start: int, sto
     spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
     for blocks in source.measure().read_spans(names, spans):
         try:
-            counted.append(item_columns.check_lengths(blocks, None))
+            counted.append(item_columns.common_lengths(blocks, None))
         except LengthError as error:
             raise length_error(error, source, slice(*spans.span)) from None
         # Sources that do not count without decoding hold the values of these rows.

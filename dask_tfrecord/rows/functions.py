@@ -86,14 +86,17 @@ def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") 
 
 
 def _other_template(name: str, expected: Feature, given: Any) -> str:
-    """Say how a function states the dtype that it returns, if that is another one than its template has."""
+    """Say how to give the template of what a function returned, which differs from the one that is expected.
+
+    Returns "" if what it returned can't be a column. Without a given template, the expected one is that of a call with
+    no rows, whose empty arrays may have NumPy's default dtype.
+    """
     try:
         found = feature_of(host_array(given, name), name)
     except (SchemaError, AttributeError):
         return ""
     template = f"template={{{name!r}: {found}}}"
     if expected.item_dtype == np.float64 and found.item_dtype.kind in "biu":
-        # It was tried on no rows.
         return f": numpy.array([]) is float64, so give numpy.array dtype='int64', or map_blocks {template}"
     return f": if this is right, give map_blocks {template}"
 

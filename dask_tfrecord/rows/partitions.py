@@ -29,6 +29,7 @@ from dask_tfrecord.features.inference.report import Records, Report, RunsOf, sur
 from dask_tfrecord.features.inference.survey import survey
 from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.options import SAMPLE
 from dask_tfrecord.records.index import RecordRange, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.records.window import detected_compression
 from dask_tfrecord.rows.calls import Attempts, compute_with_progress, raise_first
@@ -220,7 +221,7 @@ _MERGED = 16
 def infer_schema(
     urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
-    sample: int | None = 256,
+    sample: int | None = SAMPLE,
     compression: str | None = "infer",
     errors: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
@@ -285,7 +286,7 @@ def infer_schema(
 def inspect_records(
     urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
-    sample: int | None = 256,
+    sample: int | None = SAMPLE,
     message: Any = None,
     compression: str | None = "infer",
     errors: str = "raise",

@@ -367,6 +367,7 @@ def _plan_chunks(
     """Plan the chunks of all rows; a part of a split keeps the borders that its shards have."""
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
+        # Chunks of n rows are counted from the first row of the part.
         source, rows = source.select(rows), None
     borders = choose_borders(source.collection, len(source.rows), chunks, partial(_shard_row_nbytes, source))
     _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)

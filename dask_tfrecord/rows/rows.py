@@ -215,11 +215,17 @@ class Rows(HasRows):
         """Features of the columns."""
         stored, names, own = self.stored_schema, self.names, self.stored_names
         features = {name: self.assigned[name].feature if name in self.assigned else stored[name] for name in names}
-        whole = not self.assigned and set(names) == set(stored)
-        kept = {name: stored.classes[name] for name in own if name in stored.classes}
-        groups: dict[str, Any] = {"groups": stored.groups_of(own), "inner_groups": stored.inner_groups}
-        sampling = stored.sampling if whole else None
-        return Schema(features, sampling, classes=kept, report=stored.report, records=stored.records, **groups)
+        has_all = not self.assigned and set(names) == set(stored)
+        return Schema(
+            features,
+            # What sampling says of inferred features is about all of them.
+            stored.sampling if has_all else None,
+            classes={name: stored.classes[name] for name in own if name in stored.classes},
+            report=stored.report,
+            records=stored.records,
+            groups=stored.groups_of(own),
+            inner_groups=stored.inner_groups,
+        )
 
     @property
     def source(self) -> AnySource | None:

@@ -114,11 +114,11 @@ def remaining_seconds() -> float:
 
 
 def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
-    """Call a function, which can be called repeatedly, until it fails with an error that is not transient.
+    """Call a function until it succeeds, or fails with an error that is not transient.
 
     `path` and `what` ("read bytes 0 to 99") are for errors. `stopped` ends the retries when the result is not
-    needed. Raises StorageError if the last attempt failed with a transient error, which is its cause, or at the time
-    limit.
+    needed. Raises StorageError if all attempts failed with transient errors, or at the time limit; the last error is
+    its cause.
     """
     stopped = stopped or threading.Event()
     started = time.monotonic()

@@ -796,6 +796,7 @@ class InflatedStream:
         """Return the next stored bytes for the inflater; empty at the end of the file."""
         if not self._input:
             self._input = self._read_buffer[: self._stored.readinto(self._read_buffer)]
+        # See `_INPUT_SIZE`: inputs grow, unless the last one inflated to very much.
         grows = self.position - self._fed_position <= _USUAL_RATIO * self._input_size
         self._input_size = min(max(2 * self._input_size, _INPUT_SIZE), _READ_SIZE) if grows else _INPUT_SIZE
         self._fed_position = self.position

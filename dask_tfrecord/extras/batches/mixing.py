@@ -246,15 +246,15 @@ class BatchMixer:
         An epoch without batches ends the iteration.
         """
         while self.epochs is None or position.epoch < self.epochs:
-            start = position
-            for batch, position in self._batches_of_epoch(start, pool):
-                yield batch, position
-            if position == start == Position(start.epoch):
-                # Nothing was yielded from the start of an epoch on.
+            last = position
+            for batch, last in self._batches_of_epoch(position, pool):
+                yield batch, last
+            is_whole_epoch = position == Position(position.epoch)
+            if is_whole_epoch and last == position:
+                # It has no batches.
                 return
-            if position.epoch == start.epoch:
-                # No batch ended the epoch: they are not counted, or the last one was delivered before.
-                position = Position(start.epoch + 1)
+            # If no batch ended the epoch, batches are not counted, or the last one was delivered before.
+            position = last if last.epoch > position.epoch else Position(position.epoch + 1)
 
     def _batches_of_epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Finish, Position]]:
         """Yield the batches of an epoch after a position, each with the position after it."""

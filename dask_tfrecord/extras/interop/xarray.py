@@ -66,20 +66,16 @@ def variable_specs(
     dimension_names: Mapping[str, Sequence[str]] | None = None,
     labels: Labels | None = None,
 ) -> dict[str, VariableSpec]:
-    """Describe the variables of the columns of a schema, by their names; the arguments override labels."""
+    """Describe the variables of the columns of a schema, by their names.
+
+    An xarray Dataset that was written has labels: `dimension_names` overrides theirs, and `coords` adds to them.
+    """
     if nrows is None:
         raise ValueError(
             "dimensions of xarray have known sizes, and rows are not counted: open with counts='auto', not counts=None"
         )
-    if isinstance(coords, str):
-        raise ValueError(f"coords is a list of columns; got the string {coords!r}: write coords=[{coords!r}]")
     given = dimension_names or {}
-    if not isinstance(given, Mapping):
-        raise ValueError(f"dimension_names must map columns to names of axes; got {dimension_names!r:.100}")
-    for option, wanted in (("coords", coords), ("dimension_names", given)):
-        for column in wanted:
-            if column not in schema:
-                raise UnknownFeatureError(f"{option}: no column {column!r}{near_misses(column, tuple(schema))}")
+    _check_columns(schema, coords, given)
     names = {column: variable_name(column) for column in schema}
     _check_distinct(names)
     # xarray makes an index of a variable with the name of its dimension, and reads all of it.
@@ -94,12 +90,22 @@ def variable_specs(
         dims = (rows, *_checked_axes(column, axes, feature, rows))
         shape, attributes = (nrows, *feature.block_shape), column_attributes(column, schema)
         if labels is not None:
-            # Labels of an xarray Dataset that was written.
             attributes = dict(labels.attributes.get(column, {}))
         dtype = _variable_dtype(column, feature, labels)
         specs[name] = VariableSpec(column, dims, shape, dtype, attributes, column in coords)
     check_axis_lengths((spec.column, spec.dims, spec.shape) for spec in specs.values())
     return specs
+
+
+def _check_columns(schema: Schema, coords: Sequence[str], given: Mapping[str, Sequence[str]]) -> None:
+    if isinstance(coords, str):
+        raise ValueError(f"coords is a list of columns; got the string {coords!r}: write coords=[{coords!r}]")
+    if not isinstance(given, Mapping):
+        raise ValueError(f"dimension_names must map columns to names of axes; got {given!r:.100}")
+    for option, wanted in (("coords", coords), ("dimension_names", given)):
+        for column in wanted:
+            if column not in schema:
+                raise UnknownFeatureError(f"{option}: no column {column!r}{near_misses(column, tuple(schema))}")
 
 
 def in_groups(specs: Mapping[str, VariableSpec]) -> dict[str, dict[str, VariableSpec]]:

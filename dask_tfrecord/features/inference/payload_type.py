@@ -198,17 +198,18 @@ def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
 
 def payload_error(payload: bytes, location: Location, message: str = "Example") -> FeatureError:
     """Return the error for a record that is not the expected message: its detected type, and how to read that type."""
-    payload_type = detect_payload_type(payload)
+    found = advised = detect_payload_type(payload)
     expected = f"{'a' if message == 'SequenceExample' else 'an'} {message}"
-    text = f"expected {expected}, found {payload_type} of {plural(len(payload), 'byte')}"
-    if payload_type in (expected, "a damaged Example"):
+    text = f"expected {expected}, found {found} of {plural(len(payload), 'byte')}"
+    if found in (expected, "a damaged Example"):
         text += (
             " that holds fields of another message"
             if _parsed(_CLASSES[message], payload) is not None
             else " that protobuf can't parse as one"
         )
-        payload_type = "a damaged Example"
-    return FeatureError(f"{text}; " + ADVICE[payload_type], location)
+        advised = "a damaged Example"
+    # An f-string would lose the advice's text for commands.
+    return FeatureError(f"{text}; " + ADVICE[advised], location)
 
 
 def detect_payload_type(payload: bytes) -> str:

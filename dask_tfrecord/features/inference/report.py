@@ -214,7 +214,9 @@ def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: 
     # ImageFeature reads several images per record only if all of them have one shape.
     code = f"dtf.ImageFeature({', '.join(arguments)})" if scalar or (known and several) else None
     sizes = " x ".join("?" if size is None else str(size) for size in content.shape)
-    return Suggestion(f"{content.format} images of {sizes}".removeprefix("image "), code, seen.values, "value")
+    # "image" stands for several formats.
+    kind = "images" if content.format == "image" else f"{content.format} images"
+    return Suggestion(f"{kind} of {sizes}", code, seen.values, "value")
 
 
 def _array_guesses(nbytes: int) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from dask_tfrecord.features.images.codecs import require_pillow
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.inference.payload_type import parse_record, payload_error
 from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
-from dask_tfrecord.features.metadata.splits import resolve_collection
+from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.features.metadata.tfds_writer import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.features.schema import Schema, schema_from_arguments
 from dask_tfrecord.identity import file_key
@@ -475,33 +475,20 @@ def plan_copy(
     """Plan what `copy_tfrecord` writes, or the job of a token; return the shards that are read, too."""
     compression, errors, check_crc = check_options(options), options["errors"], options["check_crc"]
     features, filters, columns = options["features"], options["filters"], options["columns"]
-    storage_options, records_per_shard = options["storage_options"], options["records_per_shard"]
+    records_per_shard = options["records_per_shard"]
     checked_errors(errors, "raise", "skip")
     if features is not None and filters is None:
         raise ValueError("features are those that filters compare: give filters=, or columns= to copy fewer features")
-    found = resolve_collection(urlpath, None, compression="infer", storage_options=storage_options, default="all")
+    found = resolve_collection(
+        urlpath, None, compression="infer", storage_options=options["storage_options"], default="all"
+    )
     shards = found.shards
     kept = None if columns is None else _checked_columns(columns, shards, errors)
     names, mode = ShardNames.from_urlpath(target, options["target_options"]).in_mode(options["mode"])
     if filters is None and errors == "raise":
         partitions = _partitions(shards, names, records_per_shard, check_crc)
     else:
-        if filters is None:
-            collection, reports = intact_records(shards)
-            warn_of_damage(collection.shards, reports, errors)
-            rows = np.arange(collection.nrows)
-        else:
-            source = read_rows(
-                list(shards.paths),
-                found.schema() if features is None else features,
-                filters=filters,
-                errors=errors,
-                check_crc=check_crc,
-                storage_options=storage_options,
-            ).source
-            assert isinstance(source, RecordSource)
-            collection, rows = source.collection, np.asarray(source.rows, np.int64)
-        partitions = _partitions_of_rows(collection, rows, names, records_per_shard)
+        partitions = _partitions_of_rows(*_copied_rows(found, options), names, records_per_shard)
     files = Files(
         uuid.uuid4().hex,
         names,
@@ -523,6 +510,25 @@ def plan_copy(
 
     arguments = list(zip(files.paths, partitions, strict=True))
     return FileWrite(files, copy_shard, (kept, check_crc, labelled), arguments, work), shards
+
+
+def _copied_rows(found: ResolvedPath, options: CopyOptions) -> tuple[Collection, NDArray[np.int64]]:
+    """Choose the rows that filters match, or the intact ones; return the collection that they are rows of, too."""
+    shards, features, filters = found.shards, options["features"], options["filters"]
+    if filters is None:
+        collection, reports = intact_records(shards)
+        warn_of_damage(collection.shards, reports, options["errors"])
+        return collection, np.arange(collection.nrows)
+    source = read_rows(
+        list(shards.paths),
+        found.schema() if features is None else features,
+        filters=filters,
+        errors=options["errors"],
+        check_crc=options["check_crc"],
+        storage_options=options["storage_options"],
+    ).source
+    assert isinstance(source, RecordSource)
+    return source.collection, np.asarray(source.rows, np.int64)
 
 
 def _checked_columns(columns: Sequence[str], shards: Shards, errors: str) -> frozenset[str]:

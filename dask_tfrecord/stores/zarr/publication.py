@@ -50,7 +50,7 @@ ArrayName = Annotated[ObjectName, matches(r"(?!\.dask_tfrecord)(?!\.{0,2}$)[^/\\
 
 
 def identities(attributes: Mapping[str, Any]) -> list[str]:
-    """Return digests of what the last run added to a group, and before of what others added, by `UNANSWERED`."""
+    """Return digests of what runs added to a group: of unanswered additions, oldest first, then of the last run's."""
     last = attributes.get(LAST)
     if not isinstance(last, Mapping):
         return []

@@ -345,7 +345,8 @@ class GroupOutput:
             left[0].discard(left[1], published_lengths(target))
             if left[0] is folder:
                 self._folder = folder = RunFolder.make(target, self.token, self.token)
-        return self._begin_new(folder, has_group=not is_new_place and target.has_group())
+        self._begin_new(folder, has_group=not is_new_place and target.has_group())
+        return True
 
     def _check_found(self) -> None:
         """Raise unless this run may continue, replace, or add to what is there; nothing is changed yet."""
@@ -359,7 +360,7 @@ class GroupOutput:
                 self._refuse_other(target.stored_attributes(), "group")
             check_free(target, self._mode, self.request.rows.origin)
 
-    def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
+    def _begin_new(self, folder: RunFolder, *, has_group: bool) -> None:
         """Plan, and record the plan."""
         target, addition = self.target, self._addition
         self.request, layout = addition.checked(target)
@@ -371,7 +372,6 @@ class GroupOutput:
         planned.check_memory()
         with add_path_to_errors(str(target)):
             run_uninterrupted(lambda: self._record(folder, planned, has_group))
-        return True
 
     def _check_earlier(self) -> None:
         """Refuse to continue what an earlier version of this library began."""
@@ -892,6 +892,7 @@ class _RowEntries:
 
     def add(self, blocks: Mapping[str, Block], span: _Span) -> None:
         """Add the next rows, a span of the unit."""
+        # Rows of `arrays` were decoded into them.
         for name, found in self._blocks.items():
             if name not in self.arrays:
                 found.append(blocks[name])
