@@ -31,8 +31,8 @@ _BOTH = (
 _OPEN = "write dtf.read_tfrecord('train-*.tfrecord') to open shards"
 
 
-# Texts by the names of attributes (of data sets, the package, batches), and by the names of arguments, alone or after
-# the name of their function. Spaces divide the names that share a text.
+# Texts by the names of attributes (of data sets, the package, schemas, batches), and by the names of arguments, alone
+# or after the name of their function. Spaces divide the names that share a text.
 _TEXTS: Mapping[str, Mapping[str, str]] = {
     "ds": {
         "map apply transform": "write ds.map_blocks(function): the function receives a dict of arrays, with several "
@@ -146,6 +146,12 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "'bytes') for bytes",
         "version": "write dtf.__version__",
         "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'out.zarr') to convert shards",
+    },
+    "schema": {
+        "to_dict": "write dict(ds.schema) for a dict of features, or ds.schema.to_json() for JSON text",
+        "columns names column_names": "write list(ds.schema) for the names of the columns",
+        "dtypes types": "write {name: of.dtype for name, of in ds.schema.items()}",
+        "save write to_file": "write pathlib.Path('schema.json').write_text(ds.schema.to_json())",
     },
     "batches": {
         "next": "write next(ds.batches(SIZE)) for the first one, or iterate by `for`",

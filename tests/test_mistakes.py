@@ -359,6 +359,9 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train@3.tfrecord"), "did you mean 'train@2.tfrecord'?"),
     (lambda ds: dtf.read_tfrecord("hidden/x"), "hidden' has no shards: pass the path of files that exist"),
     (lambda ds: ds.sel(label=3), "write ds.where([('label', '==', 3)]) for the rows with a value"),  # type: ignore[attr-defined]
+    (lambda ds: ds + 2, "write ds.assign({'label': ds['label'] * 2}) to compute with a column"),  # type: ignore[operator]
+    (lambda ds: ds.schema.to_dict(), "write dict(ds.schema) for a dict of features"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batches(100, drop_remainder=True), "drop_remainder leaves no batch of 100 rows: there are 6 rows"),
     (lambda ds: 2 * ds, "write ds.assign({'label': ds['label'] * 2}) to compute with a column"),
     (lambda ds: ds.rows(3), "rows are picked by brackets: write ds.rows[3]"),
     (lambda ds: ds.where("text == 3"), "'text' holds bytes; got 3; compare it with b'3'"),
@@ -418,7 +421,10 @@ COMMANDS = [
     ),
     (f"head {FIRST} --where (label==3)|or|label==1", 'Leave out the parentheses: "label==3 or label==1"'),
     ("help", "Write dask-tfrecord --help"),
-    ("describe stored.zarr", "in Python dtf.from_zarr('stored.zarr').describe() for statistics"),
+    (
+        "describe stored.zarr",
+        "or in Python ds = dtf.from_zarr('stored.zarr') and then print(ds), ds.head(), ds.describe()",
+    ),
     ("view picture.png --no-browser", "the file is a PNG image, not a TFRecord file"),
     (f"head {FIRST} label|>|2", "Write --where before each condition: --where 'label > 2'"),
     (f"head {FIRST} --where label|%|2|==|0", "write ds.where(lambda blocks: blocks['label'] % 2 == 0) in Python"),
@@ -468,7 +474,7 @@ COMMANDS = [
     (f"to-zarr {FIRST} new.zarr --columns label text", "Join names by commas: --columns label,text"),
     ("convert", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr, or"),
     ("show", "Write dask-tfrecord head 'train-*.tfrecord', or"),
-    ("to-parquet stored.zarr", "or in Python dtf.from_zarr('stored.zarr').describe() for statistics and"),
+    ("to-parquet stored.zarr", "ds.describe() or ds.to_parquet('out')"),
     ("head train-* --features new.json", "write dask-tfrecord schema PATTERN --format json > new.json to make one"),
     (f"head {' '.join(MANY)} 5", "write dask-tfrecord head -n 5 'many/x-*.tfrecord'"),
     (f"to-csv {' '.join(MANY)}", "Write dask-tfrecord head --json -n 1000 'many/x-*.tfrecord', or"),
@@ -491,6 +497,7 @@ COMMANDS = [
     (f"head {FIRST} --where label == 3", "Write quotes around the condition: --where 'label == 3'"),
     (f"head {FIRST} --where label", 'Write a value after it: "label == 3"'),
     (f"to-zarr {FIRST} new.zarr --chunks 0", "chunks is a number of rows, 1 or more, or a size such as '8 MiB'; got 0"),
+    (f"to-zarr {FIRST} new.zarr --text text", "edit the file, and give --features features.json"),
     (f"to-lerobot {FIRST} out", "Missing option '--fps'. Write --fps 10: Frames per second"),
 ]
 

@@ -46,7 +46,8 @@ def test_a_name_of_other_libraries_says_what_to_write(name: str, namespace: Name
 
 
 @pytest.mark.parametrize(
-    ("of", "name"), [(of, name) for of in ("dtf", "batches", "argument", "function") for name in sorted(ADVICE[of])]
+    ("of", "name"),
+    [(of, name) for of in ("dtf", "schema", "batches", "argument", "function") for name in sorted(ADVICE[of])],
 )
 def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace) -> None:
     value = {

@@ -76,6 +76,8 @@ _OPTIONS = {
     "--host": "--port",
     **dict.fromkeys(("--shards", "--num-shards", "--shard-size"), "--records-per-shard"),
 }
+# Options of programs that state types in the command.
+_TYPES = ("--text", "--image", "--dtype", "--dtypes", "--type", "--types", "--decode", "--cast")
 
 
 class Commands(click.Group):
@@ -194,6 +196,9 @@ def _explained(error: click.UsageError) -> click.UsageError:
         if error.ctx.command.name == "index":
             said = "The command writes the index of each shard next to it."
         return click.UsageError(f"{error.message} {said}", error.ctx)
+    if isinstance(error, click.NoSuchOption) and "--features" in named and error.option_name in _TYPES:
+        made = "write dask-tfrecord schema PATTERN --format json > features.json, edit the file, and give "
+        return click.UsageError(f"{error.message} To change types, {made}--features features.json", error.ctx)
     if isinstance(error, click.NoSuchOption) and (owners := _commands_with(error.ctx, error.option_name)):
         owned = f"{error.ctx.command.name} has none, and these commands have: {', '.join(owners)}"
         return click.UsageError(f"{error.message} {owned}", error.ctx)

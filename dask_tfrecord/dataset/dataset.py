@@ -141,6 +141,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         raise TypeError(f"a data set has several columns{self._advice('__array__')}")
 
     def __add__(self, other: object) -> NoReturn:
+        if not isinstance(other, Mapping):
+            self.__mul__(other)
         raise TypeError(f"data sets are not added{self._advice('__add__')}")
 
     def __mul__(self, _: object) -> NoReturn:

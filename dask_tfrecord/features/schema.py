@@ -11,8 +11,9 @@ import re
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dask_tfrecord.advice import advice
 from dask_tfrecord.errors import (
     FEATURES,
     Location,
@@ -187,6 +188,12 @@ class Schema(Mapping[str, Feature]):
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
         return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = advice("schema", name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")

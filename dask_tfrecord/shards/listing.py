@@ -349,9 +349,8 @@ class _Search:
                 + Spelled(
                     f"write dtf.from_zarr({redact_url(self.given)!r})",
                     f"write `dask-tfrecord view {redact_url(self.given)}` to look at it, `dask-tfrecord to-tfrecord "
-                    f"{redact_url(self.given)} TARGET` to write its rows to shards, or in Python "
-                    f"dtf.from_zarr({redact_url(self.given)!r}).describe() for statistics and "
-                    f"dtf.from_zarr({redact_url(self.given)!r}).to_parquet('out') for Parquet",
+                    f"{redact_url(self.given)} TARGET` to write shards, or in Python ds = dtf.from_zarr("
+                    f"{redact_url(self.given)!r}) and then print(ds), ds.head(), ds.describe() or ds.to_parquet('out')",
                 ),
                 Location(self.url(self.path)),
             )

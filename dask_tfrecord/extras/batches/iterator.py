@@ -251,6 +251,9 @@ class BatchIterator(Iterator[Batch]):
         self._mixer = BatchMixer(
             reader, units, images, order, paddings, size, drop_remainder, epochs, self._threads, scheduler=None
         )
+        if drop_remainder and order.nrows and not self._mixer.batches_per_epoch:
+            rows = plural(order.nrows // part[1], "row")
+            warn_caller(f"batches: drop_remainder leaves no batch of {size:,} rows: there are {rows}")
 
     def __repr__(self) -> str:
         mixer = self._mixer

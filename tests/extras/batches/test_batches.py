@@ -76,6 +76,7 @@ def reading_threads() -> list[threading.Thread]:
 # --------------------------------------------------------------------------------------------------------------- order
 
 
+@pytest.mark.filterwarnings("ignore:batches. drop_remainder leaves no batch:UserWarning")
 @given(data=st.data())
 def test_every_row_occurs_once_in_each_epoch_across_shards(ds: dtf.Dataset, data: st.DataObject) -> None:
     rows = data.draw(st.integers(0, TOTAL))
@@ -358,7 +359,8 @@ def test_options_are_checked(ds: dtf.Dataset) -> None:
     with pytest.raises(SchemaError, match="at least one column"):
         ds[[]].batches(2)
     assert list(ds.rows[:0].batches(3, epochs=None)) == []
-    assert list(ds.rows[:2].batches(3, epochs=None, drop_remainder=True)) == []
+    with pytest.warns(UserWarning, match="drop_remainder leaves no batch of 3 rows: there are 2 rows"):
+        assert list(ds.rows[:2].batches(3, epochs=None, drop_remainder=True)) == []
 
 
 # ------------------------------------------------------------------------------------------------------------- threads

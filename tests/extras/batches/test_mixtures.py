@@ -96,6 +96,7 @@ def test_rows_occur_once_in_every_order(
         assert sorted(each // FIRST for each in part) == sorted(each // FIRST for each in in_order)
 
 
+@pytest.mark.filterwarnings("ignore:batches. drop_remainder leaves no batch:UserWarning")
 @pytest.mark.slow
 @given(data=st.data(), given_mixture=mixtures())
 def test_shards_divide_an_epoch_and_states_continue(
