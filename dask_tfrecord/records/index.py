@@ -626,7 +626,7 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
         if start > end:
             return
         with Window(shard, start, block_size=_SPLIT_BLOCK, stop=min(end + HEADER, shard.size)) as window:
-            # Whether what looks like a header in this split lies in the payload before `end`.
+            # The search may find bytes of the payload that look like a header.
             misled = _search_header(window, min(stop, end))
             if misled and _headers_follow(window, stop):
                 raise TFRecordError(

@@ -12,7 +12,6 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -42,7 +41,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.checksums import masked_crc32c
 from dask_tfrecord.shards.listing import Sidecar, find_sidecars, sidecar_path
 from dask_tfrecord.shards.shard import Shard, Shards, is_local
-from dask_tfrecord.shards.streams import open_sink, open_stored, written_or_discarded
+from dask_tfrecord.shards.streams import open_sink, read_bytes, written_or_discarded
 
 LENGTHS_SUFFIX = ".lengths.idx"
 # Raise the number when a feature class measures its rows in another way: older files are not used then.
@@ -57,7 +56,7 @@ class Measuring:
     decoder: Decoder
     names: tuple[str, ...]
     # Most bytes of lengths for each byte of a shard.
-    share: float = math.inf
+    share: float
 
     @classmethod
     def of_remote(cls, shards: Shards, schema: Schema) -> Measuring | None:
@@ -84,9 +83,10 @@ class Measuring:
         assert path is not None
         lengths = {name: () for name in self.names} if index.lengths is None else index.lengths
         levels = {
-            name: [each.astype(np.min_scalar_type(each.max(initial=0))) for each in lengths[name]] for name in lengths
+            name: [each.astype(np.min_scalar_type(each.max(initial=0)).newbyteorder("<")) for each in lengths[name]]
+            for name in lengths
         }
-        body = b"".join(each.astype(each.dtype.newbyteorder("<")).tobytes() for each in chain(*levels.values()))
+        body = b"".join(each.tobytes() for each in chain(*levels.values()))
         header = {
             **_described(shard, index.count, self.decoder),
             "shard_version": shard.version,
@@ -192,12 +192,7 @@ def _read_lengths(
 
 def _lengths_in(sidecar: Sidecar, expected: dict[str, object], version: str) -> Lengths | None:
     try:
-        with closing(open_stored(sidecar.file)) as stored:
-            data = bytearray(sidecar.file.size)
-            read = 0
-            while count := stored.readinto(memoryview(data)[read:]):
-                read += count
-        text, _, body = bytes(data).partition(b"\n")
+        text, _, body = read_bytes(sidecar.file, 0, sidecar.file.size).partition(b"\n")
         header = json.loads(text)
         is_same = header.items() >= expected.items() and (sidecar.newer or header["shard_version"] == version)
         if not is_same or header["crc"] != masked_crc32c(body):

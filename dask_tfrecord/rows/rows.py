@@ -218,7 +218,7 @@ class Rows(HasRows):
         has_all = not self.assigned and set(names) == set(stored)
         return Schema(
             features,
-            # What sampling says of inferred features is about all of them.
+            # Sampling describes all inferred features together.
             stored.sampling if has_all else None,
             classes={name: stored.classes[name] for name in own if name in stored.classes},
             report=stored.report,

@@ -967,7 +967,7 @@ class AccessPoints:
             return AccessPoint(stored, inflated, bits, b"")
         begin = _TABLE_HEAD.size + self.table.nbytes
         begin += int(np.count_nonzero(self.table["window"][:number])) * self.window_size
-        return AccessPoint(stored, inflated, bits, _read_bytes(self.file, begin, begin + self.window_size))
+        return AccessPoint(stored, inflated, bits, read_bytes(self.file, begin, begin + self.window_size))
 
 
 def access_points(shard: Shard) -> AccessPoints | None:
@@ -1003,7 +1003,7 @@ def _cached_points(file: Shard, size: int, *_identity: int) -> AccessPoints | No
 
 def read_access_points(file: Shard) -> AccessPoints:
     """Read the table of a sidecar; raise CorruptRecordError if it has another format or is truncated."""
-    head = _read_bytes(file, 0, min(file.size, _FIRST_READ))
+    head = read_bytes(file, 0, min(file.size, _FIRST_READ))
     if len(head) < _TABLE_HEAD.size:
         raise _unusable(file, f"it has {file.size} bytes")
     magic, version, _, size, nbytes, _, window_size, count = _TABLE_HEAD.unpack_from(head)
@@ -1012,7 +1012,7 @@ def read_access_points(file: Shard) -> AccessPoints:
     end = _TABLE_HEAD.size + count * _POINT.itemsize
     if end > file.size:
         raise _unusable(file, f"it has {file.size} bytes where its {count} points need {end}")
-    rest = _read_bytes(file, len(head), end) if end > len(head) else b""
+    rest = read_bytes(file, len(head), end) if end > len(head) else b""
     table = np.frombuffer((head + rest)[_TABLE_HEAD.size : end], _POINT)
     windows = int(np.count_nonzero(table["window"]))
     if file.size != end + windows * window_size:
@@ -1067,7 +1067,7 @@ def align_bits(byte: int, bits: int) -> bytes:
     return value.to_bytes((length + bits) // 8, "little")
 
 
-def _read_bytes(file: Shard, start: int, stop: int) -> bytes:
+def read_bytes(file: Shard, start: int, stop: int) -> bytes:
     """Read a range of a file."""
     with open_stored(file) as stored:
         stored.seek(start)

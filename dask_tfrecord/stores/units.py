@@ -350,7 +350,7 @@ class Levels:
         return items[level] * stride
 
     def fits(self, rows: int, lengths: Sequence[_Ints]) -> bool:
-        """Return whether lengths, one array a level, can be those of some rows."""
+        """Return whether a number of rows can have these lengths, one array a level."""
         if len(lengths) != len(self.strides):
             return False
         for each, stride in zip(lengths, self.strides, strict=True):

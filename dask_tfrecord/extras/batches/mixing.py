@@ -251,7 +251,7 @@ class BatchMixer:
                 yield batch, last
             is_whole_epoch = position == Position(position.epoch)
             if is_whole_epoch and last == position:
-                # It has no batches.
+                # Too few rows for a batch.
                 return
             # If no batch ended the epoch, batches are not counted, or the last one was delivered before.
             position = last if last.epoch > position.epoch else Position(position.epoch + 1)
