@@ -129,21 +129,30 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "rows, or dtf.RecordWriter(path) to write bytes",
         "parse_example parse_single_example": "write dask_tfrecord.messages.Example.FromString(data) to parse one "
         "record in memory, or dtf.read_tfrecord(path, features) to parse those of shards",
-        "train": "write dask_tfrecord.messages.Example() for a record, or dtf.to_tfrecord({'label': array}, path)",
+        "train Example Features": "write dask_tfrecord.messages.Example() for a record, or "
+        "dtf.to_tfrecord({'label': array}, path)",
         "decode_raw": "write features={'image': dtf.RawFeature((28, 28), 'uint8')}, with your name, shape and dtype",
         "decode_jpeg decode_png decode_image": "write features={'image': dtf.ImageFeature()}, with the name of your "
         "feature",
         "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
         "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
-        "from_arrays from_dict from_tensor_slices from_generator read_parquet read_csv": "write "
-        "dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays, or of a DataFrame",
+        "from_arrays from_dict from_tensor_slices from_generator": "write dtf.Dataset.from_arrays({'label': array}) to "
+        "make a data set of arrays, or of a DataFrame",
+        **{
+            name: f"write dtf.Dataset.from_arrays(pandas.{name}(path)) to make a data set of the file"
+            for name in ("read_parquet", "read_csv")
+        },
+        "from_pandas from_dataframe from_polars": "write dtf.Dataset.from_arrays(frame) to make a data set of a "
+        "DataFrame of pandas or dask, and frame.to_pandas() for one of polars",
         "read_zarr open_zarr": "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written",
-        "concat concatenate": _BOTH,
+        "concat concatenate choose_from_datasets zip": _BOTH,
         "Feature IntFeature Int64Feature FloatFeature Int64List FloatList ScalarFeature": "write "
         "dtf.FixedLenFeature((), 'int64') for one value per record, or dtf.VarLenFeature('float32') for any number of "
         "them",
         "StringFeature BytesFeature BytesList": "write dtf.TextFeature() for text, or dtf.FixedLenFeature((), "
         "'bytes') for bytes",
+        "int64 float32 string bytes int32 uint8 float64": "write the dtype as text: dtf.FixedLenFeature((), 'int64')",
+        "parse_tensor": "write features={'x': dtf.TensorFeature((28, 28), 'uint8')}, with your name, shape and dtype",
         "version": "write dtf.__version__",
         "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'out.zarr') to convert shards",
     },
@@ -171,6 +180,33 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "take": "write itertools.islice(ds.batches(SIZE), 3) for the first 3 batches",
         "skip": "write itertools.islice(ds.batches(SIZE), 3, None) to leave out the first 3 batches",
     },
+    "statistics": {
+        "to_frame to_pandas to_df to_csv loc iloc T": "write ds.describe().to_dataframe() for a DataFrame, with "
+        "a row per column",
+        "mean std min max median": "write ds.describe()[NUMBER].numbers for those of a column",
+        "save plot show hist": "write ds.describe().to_html('statistics.html') for a page with histograms",
+    },
+    "column": {
+        name: f"write ds.describe()[COLUMN].numbers.{attribute} for a column of numbers"
+        for attribute, names in {
+            "mean": "mean",
+            "std": "std",
+            "minimum": "min minimum",
+            "maximum": "max maximum",
+        }.items()
+        for name in names.split()
+    },
+    "ragged": {
+        "to_tensor to_numpy numpy": "write ds.batches(2, pad={'tokens': None}), with the name of your column, to pad "
+        "rows to one length",
+        "to_list tolist": "write [row.tolist() for row in block]",
+    },
+    "preview": {
+        "save savefig to_image to_file to_jpg to_jpeg to_pdf": "write ds.preview().to_png('rows.png') for a picture, "
+        "or ds.preview().to_html('rows.html') for a page",
+        "show plot display": "write print(ds.preview())",
+        "to_dataframe to_pandas to_dict": "write ds.head(5) for the first rows as arrays",
+    },
     "argument": {
         "overwrite": "write mode='w' to replace what exists",
         "append": "write append_dim='record' to add rows to a Zarr store, and mode='a' to add columns to it, or files "
@@ -197,14 +233,25 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "filenames filename file_pattern paths path": "write urlpath=VALUE, or it alone",
         "device=gpu": "write device='cuda' for a GPU",
         "view.host": "leave it out: only this machine can open the page, and others by `ssh -L 8000:localhost:8000`",
-        "to_zarr.group": "write component=VALUE for a group of this name in the store",
+        "to_zarr.group from_zarr.group": "write component=VALUE for a group of this name in the store",
         "where.*": "write ds.where([(NAME, '==', VALUE)])",
         "nrows n_rows": "leave it out, and write ds.rows[:VALUE] for the first rows",
         "num_workers": "leave it out: the threads of this process decode batches ahead",
         "drop_last": "write drop_remainder=VALUE",
-        "read_tfrecord.shuffle": "leave it out, and write ds.batches(2, shuffle='full')",
-        "read_tfrecord.repeat": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
-        "num_shards n_shards to_tfrecord.shards": "write records_per_shard=1000 for shards of 1,000 records",
+        "read_tfrecord.shuffle shuffle_files": "leave it out, and write ds.batches(2, shuffle='full')",
+        "read_tfrecord.repeat read_tfrecord.num_epochs": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
+        "read_tfrecord.seed": "leave it out, and write ds.batches(2, shuffle='full', seed=VALUE)",
+        "as_supervised": "leave it out: each batch is a dict, of which batch['image'] is one array",
+        "with_info": "leave it out: ds.schema has the features, and ds.schema.classes the names of classes",
+        "batches.repeat batches.num_epochs": "write epochs=VALUE",
+        "batches.reshuffle_each_iteration": "leave it out: shuffle='full' takes another order in each epoch",
+        "RaggedFeature.ragged_rank": "leave it out: partitions= has a partition for each level of rows",
+        "where.other where.drop": "leave it out: the rows that do not meet the condition are left out",
+        "to_parquet.partition_on to_parquet.partition_cols": "leave it out: each chunk of rows is a file. A data "
+        "set for each value is ds.where([('label', '==', 3)]).to_parquet(path)",
+        "num_shards n_shards to_tfrecord.shards": "write records_per_shard=math.ceil(ds.nrows / VALUE) for VALUE "
+        "shards",
+        "to_zarr.compression": "write compressors=zarr.codecs.GzipCodec(), or another codec of zarr",
         "from_zarr.columns": "leave it out, and write ds[VALUE] for these columns",
         "from_zarr.chunks": "leave it out: chunks are those of the store",
         "inplace": "leave it out: a method returns another data set, and does not change this one",
@@ -212,7 +259,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "index": "leave it out: rows have no index but their number",
         "frac": "write ds.sample(int(VALUE * ds.nrows)) for a share of the rows",
         "random_state": "write seed=VALUE",
-        "drop.columns": "write ds.drop('label'), with your names, each as an argument",
+        "drop.columns": "write ds.drop(VALUE)",
         "rename.columns": "write ds.rename(VALUE)",
         "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', "
         "window=VALUE) to mix rows within windows",
@@ -254,6 +301,16 @@ def advice(of: str, name: str, words: Mapping[str, object] | None = None) -> str
     text = ADVICE[of].get(name)
     # Names of columns may be any text, so that they are inserted at once, and none of them is searched.
     return "" if text is None else "; " + _WORD.sub(lambda word: f"{(words or {})[word[0]]!r:.100}", text)
+
+
+def no_attribute(of: str, given: object, name: str, words: Mapping[str, object] | None = None) -> AttributeError:
+    """Return the error about an attribute that a mapping or another object lacks, with what to write."""
+    hint = ""
+    if not name.startswith("_"):
+        is_column = isinstance(given, Mapping) and name in given
+        mapping = "ds.schema" if of == "schema" else "ds.describe()"
+        hint = f"; write {mapping}[{name!r}] for this column" if is_column else advice(of, name, words)
+    return AttributeError(f"{type(given).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=given)
 
 
 def words_of(schema: Mapping[str, Any]) -> dict[str, str]:

@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.advice import no_attribute
 from dask_tfrecord.errors import Location, MemoryLimitError
 
 
@@ -135,6 +136,11 @@ class RaggedBlock(_Buffers):
 
     values: NDArray[Any] | BytesBlock | ArraysBlock | RaggedBlock
     row_splits: NDArray[np.int64]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("ragged", self, name)
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1

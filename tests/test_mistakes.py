@@ -33,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dtf.to_tfrecord({"label": [1]}, path / "zipped.gz", compression="gzip")
     dtf.to_zarr({"label": np.arange(6)}, path / "stored.zarr")
     dtf.to_tfrecord({"label": np.arange(3)}, path / "many" / "x-{shard}.tfrecord", records_per_shard=1)
+    dtf.to_parquet({"label": np.arange(3)}, path / "parquet")
     (path / "empty").mkdir()
     (path / "hidden").mkdir()
     (path / "hidden" / ".notes").touch()
@@ -176,7 +177,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train-*", filters="label == 3"), "text is a condition of ds.where('label == 3')"),  # type: ignore[arg-type]
     (lambda ds: ds.rename("label", "class"), "write ds.rename({'label': 'class_id'})"),  # type: ignore[call-arg,arg-type]
     (lambda ds: ds.rename(columns={"label": "class"}), "write ds.rename({'label': 'class'})"),  # type: ignore[arg-type]
-    (lambda ds: ds.drop(columns=["label"]), "write ds.drop('label'), with your names, each as an argument"),  # type: ignore[call-arg]
+    (lambda ds: ds.drop(columns=["label"]), "write ds.drop(['label'])"),  # type: ignore[call-arg]
     (lambda ds: ds.drop("label", axis=1), "leave it out: names refer to columns"),  # type: ignore[call-arg]
     (lambda ds: ds.describe("label"), "write ds.describe(), or ds[['label']].describe() for some columns"),  # type: ignore[call-arg]
     (lambda ds: ds.explode(), "write ds.explode('tokens'), with the name of a ragged column"),  # type: ignore[call-arg]
@@ -233,7 +234,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "'w' (replace what exists) or 'a' (add to what exists)",
     ),  # type: ignore[arg-type]
     (lambda ds: ds.to_parquet("x", mode="append"), "or 'a' (add to what exists); got 'append'"),  # type: ignore[arg-type]
-    (lambda ds: ds.padded("label", 3), "of one shape in all rows: ds['label'] needs no padding"),
+    (lambda ds: ds.padded("label", 3), "of one shape in all rows: write ds['label']"),
     (lambda ds: ds.preview(columns=["label"]), "write ds[['label']].preview()"),  # type: ignore[call-arg]
     (lambda ds: ds.batches(2, buffer_size=9), "write shuffle='window', window=9"),  # type: ignore[call-arg]
     (lambda ds: ds + ds, "write dtf.read_tfrecord([path, other])"),  # type: ignore[operator]
@@ -334,7 +335,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.persist(columns="label"), "; write ds[['label']].persist()"),
     (lambda ds: ds.to_dataframe(columns=["label"]), "; write ds[['label']].to_dataframe()"),
     (lambda ds: dtf.to_tfrecord(ds, "z", compression_type="GZIP"), "; write compression='gzip' for gzip"),  # type: ignore[call-arg]
-    (lambda ds: dtf.to_tfrecord(ds, "z", shards=2), "; write records_per_shard=1000"),  # type: ignore[call-arg]
+    (lambda ds: dtf.to_tfrecord(ds, "z", shards=2), "; write records_per_shard=math.ceil(ds.nrows / 2)"),  # type: ignore[call-arg]
     (lambda ds: ds.to_parquet("z", compression="gzipp"), "compression 'gzipp'; did you mean 'gzip'?"),
     (lambda ds: ds.preview("label"), "write ds[['label']].preview()"),  # type: ignore[arg-type]
     (lambda ds: ds.preview(["label"]), "write ds[['label']].preview()"),  # type: ignore[arg-type]
@@ -368,8 +369,57 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where([("len(tokens)", "==", "a")]), "the length of 'tokens' is a number; got 'a'"),
     (lambda ds: ds.plan_zarr("z.zarr"), "write ds.plan_zarr(), which takes no path and writes nothing"),  # type: ignore[call-arg]
     (lambda ds: dtf.to_tfrecord({"x": np.array(["2020"], "M8[D]")}, "z"), ".astype('int64') for microseconds since"),
+    (
+        lambda ds: dtf.Schema(dict(ds.schema), classes={"label": {"square": 1, "circle": 0}}),  # type: ignore[dict-item]
+        "a list of names, in which name i is that of class i: write classes={'label': ['circle', 'square']}",
+    ),
+    (
+        lambda ds: dtf.Schema(dict(ds.schema), classes={"label": {0: "circle", 1: "square"}}),  # type: ignore[dict-item]
+        "write classes={'label': ['circle', 'square']}; got {0:",
+    ),
+    (lambda ds: dtf.Schema(dict(ds.schema), classes={"label": "cat"}), "write classes={'label': ['cat', 'dog']}"),
+    (lambda ds: dtf.Schema(dict(ds.schema), classes=["cat"]), "classes are names by feature"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_tfrecord("p-%05d.tfrecord"), "numbers the new files: write 'p-{shard:05d}.tfrecord'"),
+    (lambda ds: ds.to_tfrecord("p-%d-of-%03d"), "write 'p-{shard:05d}-of-{shards:05d}'"),
+    (lambda ds: dtf.copy_tfrecord("train-*", "p-*.tfrecord"), "write 'p-{shard:05d}.tfrecord'; got 'p-*.tfrecord'"),
+    (lambda ds: ds.to_parquet("new/p-%05d.parquet"), "which numbers its files itself: write 'new/p.parquet'"),
+    (lambda ds: ds.to_parquet("{shard:05d}.parquet"), "which numbers its files itself: write 'out.parquet'"),
+    (lambda ds: ds.to_zarr("p-%d.zarr"), "/p.zarr'"),
+    (lambda ds: ds.to_tfrecord("a-{shard}-of-{shards}.tfrecord", mode="a"), "/a-{shard}.tfrecord'; got"),
+    (lambda ds: ds.preview().to_png("x.jpg"), "pictures are written as PNG: write to_png('x.png'); got 'x.jpg'"),
+    (lambda ds: ds.preview().save("x.png"), "write ds.preview().to_png('rows.png') for a picture"),  # type: ignore[attr-defined]
+    (lambda ds: ds.describe().label, "write ds.describe()['label'] for this column"),  # type: ignore[attr-defined]
+    (lambda ds: ds.describe().to_frame(), "write ds.describe().to_dataframe() for a DataFrame"),  # type: ignore[attr-defined]
+    (lambda ds: ds.describe()["label"].mean, "write ds.describe()['label'].numbers.mean"),  # type: ignore[attr-defined]
+    (lambda ds: ds.schema.label, "write ds.schema['label'] for this column"),  # type: ignore[attr-defined]
+    (lambda ds: dtf.read_parquet("x"), "write dtf.Dataset.from_arrays(pandas.read_parquet(path))"),
+    (lambda ds: dtf.from_pandas, "write dtf.Dataset.from_arrays(frame)"),
+    (lambda ds: dtf.to_tfrecord(polars_frame(), "z"), "DataFrame: frame.to_pandas() converts it"),
+    (lambda ds: dtf.FixedLenFeature((), dtf.int64), "write the dtype as text: dtf.FixedLenFeature((), 'int64')"),
+    (lambda ds: ds.ragged("label"), "of one shape in all rows: write ds['label']"),
+    (
+        lambda ds: ds.map_blocks(lambda b: {"m": np.array([b["label"].sum()])}),
+        "returned 1 row of 'm': it has to return a value for each row, as blocks['label'] * 2 does",
+    ),
+    (lambda ds: dtf.ImageFeature((32, 32)), "To resize images, write ImageFeature(size=(32, 32))"),
+    (lambda ds: ds.to_zarr("z.zarr", compression="gzip"), "write compressors=zarr.codecs.GzipCodec()"),  # type: ignore[call-arg]
+    (lambda ds: ds[["label"]].to_zarr("stored.zarr", mode="a"), "append_dim='record' adds rows, and mode='w' replaces"),
+    (lambda ds: ds.to_tfrecord("z", num_shards=4), "write records_per_shard=math.ceil(ds.nrows / 4) for 4 shards"),  # type: ignore[call-arg]
+    (lambda ds: dtf.from_zarr("parquet"), "write dtf.Dataset.from_arrays(pandas.read_parquet('parquet'))"),
+    (lambda ds: dtf.from_zarr("many"), "but a directory of shards: write dtf.read_tfrecord('many')"),
+    (lambda ds: dtf.from_zarr("stored.zarr", group="a"), "write component='a' for a group of this name"),  # type: ignore[call-arg]
+    (lambda ds: ds.batches(2, repeat=3), "write epochs=3"),  # type: ignore[call-arg]
+    (lambda ds: next(ds.batches(2))["tokens"].to_tensor(), "write ds.batches(2, pad={'tokens': None})"),  # type: ignore[attr-defined]
+    (lambda ds: ds.where("label == 1", other=0), "leave it out: the rows that do not meet the condition"),  # type: ignore[call-arg]
+    (lambda ds: ds.where(lambda b: b["label"].mean() > 1), "write a comparison of each row, such as blocks['label']"),
+    (lambda ds: setattr(ds, "label", 3), "write ds = ds.assign({'label': array})"),
+    (lambda ds: dtf.Dataset.from_arrays(label=[1]), "there are 'arrays', 'features'"),  # type: ignore[call-arg]
     (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
+
+
+def polars_frame() -> Any:
+    return pytest.importorskip("polars").DataFrame({"a": [1, 2]})
 
 
 def text_column() -> Any:
@@ -456,7 +506,7 @@ COMMANDS = [
         "dask-tfrecord head --json -n 1000 'train-*' > out.jsonl, or dask-tfrecord to-parquet 'train-*' out",
     ),
     (f"copy {FIRST} new.tfrecord --mode w", "No such option '--mode'. Write --overwrite: Replace existing output."),
-    (f"head {FIRST} --limit 3", "Write -n: Number of records."),
+    (f"head {FIRST} --limit 3", "Write -n N: Number of records."),
     (f"head {FIRST} -n five", "'five' is not an integer. Write a number: -n 5"),
     (f"head {FIRST} 5", f"write dask-tfrecord head -n 5 {FIRST}"),
     (f"head {FIRST} --columns label text", "Join names by commas: --columns label,text"),
@@ -470,7 +520,7 @@ COMMANDS = [
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
     (f"to-zarr {FIRST} new.zarr --memory-limit 10", "No chunk is small enough. Raise the memory limit to"),
     (f"info {FIRST} --features x.json", "info has none, and these commands have: copy, describe, head"),
-    ("view train-* --host 0.0.0.0", "Write --port: Port of the page, which this machine alone can open."),
+    ("view train-* --host 0.0.0.0", "Write --port PORT: Port of the page, which this machine alone can open."),
     (f"to-zarr {FIRST} new.zarr --columns label text", "Join names by commas: --columns label,text"),
     ("convert", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr, or"),
     ("show", "Write dask-tfrecord head 'train-*.tfrecord', or"),
@@ -498,6 +548,29 @@ COMMANDS = [
     (f"head {FIRST} --where label", 'Write a value after it: "label == 3"'),
     (f"to-zarr {FIRST} new.zarr --chunks 0", "chunks is a number of rows, 1 or more, or a size such as '8 MiB'; got 0"),
     (f"to-zarr {FIRST} new.zarr --text text", "edit the file, and give --features features.json"),
+    ("-version", "No such option '-version'. Write dask-tfrecord --version"),
+    ("-v", "Missing command. Write dask-tfrecord info 'train-*.tfrecord', or dask-tfrecord --help"),
+    (f"head {FIRST} -json", "No such option '-json'. Write --json: Print one JSON object per record."),
+    (f"--json info {FIRST}", "Write the options of a command after its name."),
+    (f"info {FIRST} --version", "Write dask-tfrecord --version"),
+    (f"INFO {FIRST}", f"Write dask-tfrecord info {FIRST}"),
+    (f"head {FIRST} --where text|==|record|3", "Write text in quotes: \"text == 'record 3'\""),
+    (f"head {FIRST} --where label = 3", "Write quotes around the condition: --where 'label == 3'"),
+    (f"head {FIRST} --scheduler localhost", "Write --scheduler tcp://localhost:8786"),
+    (f"head {FIRST} --scheduler sync", "Write --scheduler synchronous"),
+    (f"head {FIRST} -n -1", "-1 is not in the range x>=0. Write -n 5"),
+    (f"view {FIRST} --port abc", "'abc' is not an integer. Write a number: --port 8123"),
+    (f"schema {FIRST} --json", "Write --format [table|json|tfmd|python]: "),
+    (f"head {FIRST} --features notes.txt", "dask-tfrecord schema PATTERN --format json > features.json makes"),
+    (f"preview {FIRST} x.jpg", "got x.jpg. Write x.png"),
+    (f"to-parquet {FIRST} x.zarr", f"did you mean dask-tfrecord to-zarr {FIRST} x.zarr?"),
+    (
+        f"to-zarr {FIRST} x.h5",
+        f"to-zarr does not write .h5 files: did you mean dask-tfrecord to-zarr {FIRST} out.zarr?",
+    ),
+    (f"repair {FIRST} {SECOND} fixed/", f"dask-tfrecord repair {FIRST} fixed/{FIRST}, and"),
+    (f"copy {FIRST} p-%05d.tfrecord", "write 'p-{shard:05d}.tfrecord'"),
+    (f"to-zarr {FIRST} stored.zarr --add-columns --columns label", "--append adds rows, and --overwrite replaces"),
     (f"to-lerobot {FIRST} out", "Missing option '--fps'. Write --fps 10: Frames per second"),
 ]
 
@@ -554,6 +627,22 @@ def test_columns_are_assigned_by_names_that_are_no_keywords(ds: dtf.Dataset) -> 
 def test_a_file_that_is_no_shard_is_named_in_reports_of_damage(folder: Path) -> None:
     (lost,) = dtf.verify(folder / "picture.png").files[0].lost
     assert lost.reason.startswith("the file is not a TFRecord file") and "begins with a PNG image" in lost.reason
+
+
+def test_a_short_text_is_no_damaged_shard(folder: Path) -> None:
+    (folder / "short.txt").write_text("hello\n")
+    (lost,) = dtf.verify(folder / "short.txt").files[0].lost
+    assert lost.reason.startswith("the file is not a TFRecord file") and "begins with the text 'hello" in lost.reason
+
+
+def test_commands_say_what_is_easily_missed(ds: dtf.Dataset) -> None:
+    for arguments, said in (
+        (["describe", FIRST, "--html", "page.html", "--overwrite"], "Wrote page.html\n"),
+        (["head", FIRST, "--where", "label == 99"], "No record meets the conditions of --where\n"),
+        (["head", FIRST, "--where", "label == 99", "--json"], "No record meets the conditions of --where\n"),
+    ):
+        done = CliRunner().invoke(tfrecord, arguments)
+        assert (done.exit_code, done.stderr) == (0, said)
 
 
 def test_shards_of_two_data_sets_are_named_with_their_keys(tmp_path: Path) -> None:

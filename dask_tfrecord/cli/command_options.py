@@ -90,8 +90,12 @@ def set_scheduler(ctx: click.Context, _: click.Parameter, value: str | None) -> 
     if value is None:
         return
     if value not in _LOCAL and not _ADDRESS.fullmatch(value):
+        local = next((each for each in _LOCAL if value and each.startswith(value)), "")
+        host = re.fullmatch(r"(?:\w+://)?([\w.-]+)/?", value)
+        written = local or f"tcp://{host[1] if host else 'localhost'}:8786"
         raise click.BadParameter(
-            f"{plain(value)!r} is neither the address of a scheduler, like tcp://host:8786, nor {', '.join(_LOCAL)}."
+            f"{plain(value)!r} is neither the address of a scheduler, with its port, nor {', '.join(_LOCAL)}. Write "
+            f"--scheduler {written}"
         )
     ctx.meta[_SCHEDULER] = value
 
@@ -243,7 +247,7 @@ def _parsed_conditions(ctx: click.Context, _option: click.Parameter, texts: tupl
         refusal = click.BadParameter(plain(for_commands(error.args[0])))
     # A condition without quotes is several arguments.
     _, *after = itertools.dropwhile(lambda each: each != "--where", ctx.meta.get(GIVEN, ["--where"]))
-    condition = " ".join(after[:3])
+    condition = " ".join("==" if each == "=" else each for each in after[:3])
     with suppress(ValueError):
         if after[:1] == [texts[0]]:
             parse_expressions([condition])
@@ -599,6 +603,14 @@ def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, .
 TEXT = (".csv", ".json", ".jsonl")
 _OUTPUTS = (*TEXT, ".parq", ".parquet")
 
+# Commands that write files of a suffix; none writes others.
+_WRITERS = {
+    **dict.fromkeys((".tfrecord", ".tfrec"), "copy"),
+    **dict.fromkeys((".png", ".html"), "preview"),
+    **dict.fromkeys((".parquet", ".parq"), "to-parquet"),
+    **dict.fromkeys((".h5", ".hdf5", ".nc", ".npz"), ""),
+    ".zarr": "to-zarr",
+}
 # Commands that write other outputs than shards.
 _NO_SHARDS = ("to-parquet", "to-lerobot", "preview", "virtual")
 # Examples of the first argument of a command, and of the last one.
@@ -631,6 +643,12 @@ def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
     if target.endswith(TEXT) and name in ("to-zarr", "to-parquet", "to-lerobot"):
         written = command_line(ctx, "head", "--json", "-n", "1000", *([first] if first else []), *others)
         raise click.UsageError(f"{name} writes no text. Write {written} > {Path(target).stem}.jsonl")
+    suffix = Path(target).suffix.lower()
+    other = _WRITERS.get(suffix, name)
+    if name in ("copy", "to-zarr", "to-parquet", "to-lerobot") and other != name and not is_path(target):
+        sources = [*([first] if first else []), *others]
+        written = command_line(ctx, other or name, *sources, target if other else TARGETS[name])
+        raise click.UsageError(f"{name} does not write {suffix} files: did you mean {written}?")
     return target
 
 

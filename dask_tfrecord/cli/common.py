@@ -7,7 +7,7 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -57,6 +57,9 @@ _SYNONYMS = {
     **dict.fromkeys(("split", "shard"), ("copy --records-per-shard 1000",)),
     **dict.fromkeys(("features", "spec"), ("schema",)),
     **dict.fromkeys(("serve", "gui", "browse", "open"), ("view",)),
+    **dict.fromkeys(("images", "to-images", "to-png", "to-html"), ("preview",)),
+    **dict.fromkeys(("to-pandas", "to-dataframe", "to-arrow"), ("to-parquet",)),
+    "sample": ("head",),
     **dict.fromkeys(("fix", "recover"), ("repair",)),
     "help": ("--help",),
     "version": ("--version",),
@@ -89,8 +92,11 @@ class Commands(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.possibilities:
+            commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+            if error.possibilities and not any(error.option_name in _names_of_options(each, ctx) for each in commands):
                 raise
+            if own := _with_two_dashes(ctx, _names_of_options(self, ctx)):
+                raise click.UsageError(f"No such option {own[1:]!r}. Write {command_line(ctx, own)}", ctx) from None
             advice = "Write the options of a command after its name."
             if error.option_name == "-V":
                 advice = f"Write {command_line(ctx, '--version')}"
@@ -103,7 +109,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            name, same = args[0], _SYNONYMS.get(args[0], ())
+            name, lower = args[0], args[0].lower()
+            same = _SYNONYMS.get(lower, (lower,) if lower in self.list_commands(ctx) else ())
             if same:
                 # The suffix of the output selects the command.
                 if "to-zarr" in same and args[-1].endswith(TEXT):
@@ -157,8 +164,22 @@ class Commands(click.Group):
         if not options or not isinstance(options[0], click.Option) or "requires" not in error.message:
             return error
         option = options[0]
-        value = "5" if isinstance(option.type, click.types.IntParamType) else option.metavar or "VALUE"
+        value = _number(option) if isinstance(option.type, click.types.IntParamType) else option.metavar or "VALUE"
         return click.UsageError(f"{error.message} Write {error.option_name} {value}: {option.help}", error.ctx)
+
+
+def _number(option: click.Parameter) -> str:
+    """Return an example of the number that an option takes."""
+    return "8123" if option.name == "port" else "5"
+
+
+def _names_of_options(command: click.Command | None, ctx: click.Context) -> set[str]:
+    return {name for each in (command.get_params(ctx) if command else ()) for name in each.opts}
+
+
+def _with_two_dashes(ctx: click.Context, names: Container[str]) -> str:
+    """Return the option of these that was given with one dash; empty text without one."""
+    return next((f"-{each}" for each in ctx.meta[GIVEN] if f"-{each}" in names), "")
 
 
 def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:
@@ -186,8 +207,17 @@ def _explained(error: click.UsageError) -> click.UsageError:
         return error
     parameters = error.ctx.command.params
     named = {name: each for each in parameters if isinstance(each, click.Option) for name in each.opts}
-    if isinstance(error, click.NoSuchOption) and (same := named.get(_OPTIONS.get(error.option_name, ""))):
-        return click.UsageError(f"{error.message} Write {same.opts[0]}: {same.help}", error.ctx)
+    if error.message.startswith("Missing command"):
+        written = f"{command_line(error.ctx, 'info', 'train-*.tfrecord')}, or {command_line(error.ctx, '--help')}"
+        return click.UsageError(f"{error.message} Write {written} for all commands", error.ctx)
+    dashed = _with_two_dashes(error.ctx, named)
+    if isinstance(error, click.NoSuchOption) and (same := named.get(dashed or _OPTIONS.get(error.option_name, ""))):
+        message = f"No such option {dashed[1:]!r}." if dashed else error.message
+        value = "" if same.is_flag else f" {same.make_metavar(error.ctx)}"
+        return click.UsageError(f"{message} Write {dashed or same.opts[0]}{value}: {same.help}", error.ctx)
+    root = error.ctx.find_root()
+    if isinstance(error, click.NoSuchOption) and error.option_name in _names_of_options(root.command, root):
+        return click.UsageError(f"{error.message} Write {command_line(root, error.option_name)}", error.ctx)
     if isinstance(error, click.NoSuchOption) and error.option_name in ("-o", "--out", "--output"):
         writes = error.ctx.command.name in TARGETS
         said = (
@@ -229,8 +259,11 @@ def _explained(error: click.UsageError) -> click.UsageError:
             f"The command {name} takes {' and '.join(metavars(error.ctx))}. Write {written}", error.ctx
         )
     if isinstance(error, click.BadParameter) and error.param is not None:
-        integer = f"an integer. Write a number: {error.param.opts[0]} 5"
-        return click.BadParameter(error.message.replace("a valid integer range.", integer), error.ctx, error.param)
+        integer = f"an integer. Write a number: {error.param.opts[0]} {_number(error.param)}"
+        message = error.message.replace("a valid integer range.", integer)
+        if " is not in the range " in message:
+            message += f" Write {error.param.opts[0]} {_number(error.param)}"
+        return click.BadParameter(message, error.ctx, error.param)
     if "unexpected extra argument" in error.message:
         takes = [f"one {each.name}".upper().replace("ONE", "one") for each in parameters if _is_argument(each)]
         name = error.ctx.command.name or ""
@@ -282,6 +315,8 @@ def _is_argument(parameter: click.Parameter) -> bool:
 def named_after(target: str, source: str) -> str:
     """Return a name of a target for one of several sources."""
     path = Path(target)
+    if target.endswith("/") or path.is_dir():
+        return str(path / Path(source).name)
     return str(path.with_name(f"{path.stem}-{Path(source).stem}{path.suffix}"))
 
 

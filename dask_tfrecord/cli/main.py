@@ -409,13 +409,18 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
         if as_json:
             from dask_tfrecord.extras.preview import json_rows
 
-            for line in json_rows(dataset.head(n)):
+            rows = dataset.head(n)
+            for line in json_rows(rows):
                 click.echo(json_line(line))
-            return
-        found = dataset.preview(n)
-    from dask_tfrecord.extras.preview import rich_preview
+            nrows = len(next(iter(rows.values()), ()))
+        else:
+            from dask_tfrecord.extras.preview import rich_preview
 
-    output().print(rich_preview(found, pictures=False))
+            found = dataset.preview(n)
+            output().print(rich_preview(found, pictures=False))
+            nrows = found.nrows
+    if n and not nrows and reading["where"]:
+        click.echo("No record meets the conditions of --where", err=True)
 
 
 def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: str | None) -> bool:
@@ -462,7 +467,9 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     """
     path = Path(target)
     if target != "-" and path.suffix.lower() not in (".png", ".html"):
-        raise click.UsageError(f"expected a TARGET that ends in .png or .html, or -; got {target!r}")
+        raise click.UsageError(
+            f"expected a TARGET that ends in .png or .html, or -; got {plain(target)}. Write {plain(path.stem)}.png"
+        )
     refuse_existing(None if target == "-" else target, overwrite=overwrite)
     with computing(threads):
         found = open_rows(pattern, threads, first=True, **reading).preview(n)
@@ -501,6 +508,9 @@ def describe(
         found.to_html(html)
     if tfmd is not None:
         found.to_pbtxt(tfmd)
+    for path in (html, tfmd):
+        if path is not None:
+            click.echo(f"Wrote {plain(path)}", err=True)
     from dask_tfrecord.extras.statistics.statistics import text_statistics
 
     click.echo(json_line(found.to_json()) if as_json else plain_lines(text_statistics(found, terminal_width())))
@@ -550,10 +560,6 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     return shards_to_append(target, found.shards)
 
 
-# Commands that write files of a suffix.
-_WRITERS = {".parquet": "to-parquet", ".tfrecord": "copy", ".tfrec": "copy", ".png": "preview", ".html": "preview"}
-
-
 @tfrecord.command("to-zarr")
 @pattern_argument(required=False)
 @path_argument("store")
@@ -594,14 +600,6 @@ def to_zarr(
     Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
     --finish completes the store: these and --status need only the STORE.
     """
-    suffix = Path(store).suffix.lower()
-    if (other := _WRITERS.get(suffix)) is not None and not is_path(store):
-        written = command_line(
-            click.get_current_context(), other, *([pattern] if isinstance(pattern, str) else pattern or []), store
-        )
-        raise click.UsageError(
-            f"{plain(store)} names no Zarr store: did you mean {written}? A store is named like out.zarr."
-        )
     from dask_tfrecord.shards.listing import is_zarr_group
     from dask_tfrecord.stores.zarr.store import TargetGroup
     from dask_tfrecord.stores.zarr.write import open_target

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
+    `for` iterates over the names of columns; ``ds.as_sequence()`` is a sequence of rows, each a dict of its values.
     `read_tfrecord`, `from_zarr` and `Dataset.from_arrays` create data sets. Arrays requested together are decoded
     together::
 
@@ -166,6 +167,13 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __eq__(self, other: object) -> bool:
         # Mapping would compare arrays, elementwise and lazily.
         return self is other
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in Dataset.__slots__:
+            raise AttributeError(
+                f"data sets are immutable: write ds = ds.assign({{{name!r}: array}}) for one with the column"
+            )
+        object.__setattr__(self, name, value)
 
     def __setitem__(self, name: object, _: object) -> NoReturn:
         raise TypeError(
@@ -523,6 +531,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return Dataset(replace(self._rows, backend=backend))
 
     @classmethod
+    @explain_arguments("dtf.Dataset.from_arrays({'label': array})")
     def from_arrays(cls, arrays: Any, features: Mapping[str, Any] | None = None) -> Dataset:
         """Create a data set from arrays with the same number of rows, or from a DataFrame.
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, islice, pairwise, starmap
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import dask
@@ -29,6 +30,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from dask_tfrecord.advice import no_attribute
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, clipped, explain_missing, joined, plural, printable, span
 from dask_tfrecord.features import Feature, ImageFeature, dtype_name
@@ -158,10 +160,21 @@ class Preview:
 
         Raises
         ------
+        ValueError
+            If the name does not end in ``.png``.
         ImportError
             If Pillow is not installed (the extra ``image``).
         """
+        if not os.fspath(path).lower().endswith(".png"):
+            raise ValueError(
+                f"pictures are written as PNG: write to_png({f'{PurePath(path).stem}.png'!r}); got {path!r:.100}"
+            )
         write_file(path, _draw(self))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("preview", self, name)
 
     def _repr_html_(self) -> str:
         """Format the preview as one HTML element without references to other files."""

@@ -138,6 +138,7 @@ class ImageFeature(Encoded):
             raise SchemaError(
                 f"ImageFeature: expected shape (height, width, channels), or (count, height, width, channels) for "
                 f"several images per record, -1 for any number; got {shape}"
+                + (f". To resize images, write ImageFeature(size={shape})" if len(shape) == 2 else "")
             )
         *images, height, width, bands = shape
         decoded = (*(size or (height, width)), self.channels or bands)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dask_tfrecord.advice import advice
+from dask_tfrecord.advice import no_attribute
 from dask_tfrecord.errors import (
     FEATURES,
     Location,
@@ -157,10 +157,6 @@ class Schema(Mapping[str, Feature]):
                 argument = "example_features" if example_features is not None else "sequence_features"
                 raise SchemaError(f"feature {name!r} is in both features and {argument}: names must be distinct")
             known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
-        for name in classes or {}:
-            # A feature may have several columns, with names after a dot.
-            if name not in known and name.rpartition(".")[0] not in known:
-                raise UnknownFeatureError(f"classes: no feature {name!r}{near_misses(name, known)}")
         message_type = None if message is None else MessageType.of(message)
         _check_message_types(known, message_type)
         if message_type is not None:
@@ -178,7 +174,7 @@ class Schema(Mapping[str, Feature]):
             sampling=sampling,
             report=report,
             records=records,
-            classes={name: tuple(names) for name, names in (classes or {}).items()},
+            classes=_checked_classes(classes or {}, known),
             groups=_checked_groups(groups or {}, known, message_name),
             inner_groups={name: tuple(inner) for name, inner in (inner_groups or {}).items() if name in known},
         )
@@ -192,8 +188,7 @@ class Schema(Mapping[str, Feature]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = advice("schema", name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+            raise no_attribute("schema", self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")
@@ -633,6 +628,32 @@ def _check_message_types(features: Mapping[str, Any], message: MessageType | Non
                 f"feature {name!r}: records are messages {message.name}, whose fields are read by "
                 f"ProtoFeature('path'); got {feature}"
             )
+
+
+def _checked_classes(classes: Any, features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
+    """Check the names of classes of a schema, and return them as tuples."""
+    if not isinstance(classes, Mapping):
+        raise SchemaError(
+            f"classes are names by feature: write classes={{'label': ['cat', 'dog']}}; got {classes!r:.100}"
+        )
+    for name, given in classes.items():
+        # A feature may have several columns, with names after a dot.
+        if name not in features and name.rpartition(".")[0] not in features:
+            raise UnknownFeatureError(f"classes: no feature {name!r}{near_misses(name, features)}")
+        if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+            continue
+        # Numbers by names, or names by numbers.
+        pairs = (
+            [*given.items(), *((label, number) for number, label in given.items())] if isinstance(given, dict) else []
+        )
+        by_number = {number: label for label, number in pairs if isinstance(number, int) and isinstance(label, str)}
+        names = [by_number[number] for number in range(len(by_number)) if number in by_number]
+        written = names if names and len(names) == len(given) else ["cat", "dog"]
+        raise SchemaError(
+            f"classes of {name!r} are a list of names, in which name i is that of class i: write "
+            f"classes={{{name!r}: {written}}}; got {given!r:.100}"
+        )
+    return {name: tuple(given) for name, given in classes.items()}
 
 
 def _checked_groups(

@@ -264,7 +264,7 @@ def check_shard(shard: Shard) -> ShardReport:
         intact = [stretch for stretch in found if stretch.records]
         starts, stops, counts = (np.array([stretch[field] for stretch in intact], np.int64) for field in range(3))
         lost = _lost_ranges(found, tail, end, stream_error)
-        if lost and not intact and lost[0].stop == end and lost[0].reason == _LENGTH_DAMAGED:
+        if lost and not intact and lost[0].stop == end and (lost[0].reason == _LENGTH_DAMAGED or end < HEADER):
             with Window(shard, stop=shard.size) as beginning:
                 lost[0] = replace(lost[0], reason=f"{_NO_SHARD}, and begins with {describe_head(beginning)}")
         return ShardReport(

@@ -327,7 +327,7 @@ def pick_rows(rows: RowNumbers, key: RowKey) -> RowNumbers:
     if index.size == 0:
         return range(0)
     if index.ndim > 1 or index.dtype.kind not in "iu":
-        given = index.tolist() if index.dtype.kind == "U" else key
+        given = index.tolist()
         advice = f": write ds[{given!r:.100}] to pick columns" if index.dtype.kind == "U" else ""
         raise IndexError(f"rows are picked by ints, slices, lists of ints or masks; got {given!r:.100}{advice}")
     index = np.atleast_1d(index.astype(np.int64))

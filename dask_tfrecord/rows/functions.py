@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.base import normalize_token
 
-from dask_tfrecord.advice import failed_function
+from dask_tfrecord.advice import failed_function, words_of
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, to_array, zero_rows
 from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
 from dask_tfrecord.errors import SchemaError, near_misses, plural, printable, redact
@@ -209,16 +209,22 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
             raise SchemaError(f"the function of map_blocks returned {block} as {name!r}{remedy}")
         if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
             raise SchemaError(
-                f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "
-                f"gets. blocks['label'] * 2 has one value per row, and so has blocks['box'].sum(axis=1) of a column of "
-                f"shape (n, 4)"
+                f"the function of map_blocks returned one value of {name!r} for a block: {_as_many_rows(schema)}"
             )
         if blocks and hasattr(block, "shape") and len(block):
             raise SchemaError(
                 f"the function of map_blocks was called with 0 rows to learn its dtypes, and returned "
-                f"{plural(len(block), 'row')} of {name!r}: it has to return as many rows as it gets"
+                f"{plural(len(block), 'row')} of {name!r}: {_as_many_rows(schema)}"
             )
     return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
+
+
+def _as_many_rows(schema: Mapping[str, Any]) -> str:
+    number = words_of(schema)["NUMBER"]
+    return (
+        f"it has to return a value for each row, as blocks[{number!r}] * 2 does, or blocks['box'].sum(axis=1) for a "
+        f"column of shape (n, 4). For one value of all rows write ds[{number!r}].mean().compute(), or another reduction"
+    )
 
 
 def unknown_column(error: Exception, columns: Iterable[str]) -> str:

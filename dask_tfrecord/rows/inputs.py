@@ -140,7 +140,8 @@ _HINTS = {
     "str": ": write the arrays before the path, and dtf.read_tfrecord(path) for the arrays of shards",
     "PosixPath": ": write the arrays before the path, and dtf.read_tfrecord(path) for the arrays of shards",
     **dict.fromkeys(("ndarray", "Series", "Array", "list"), ": give the array a name, and write {'x': array}"),
-    "Table": ": its method to_pandas converts it",
+    **dict.fromkeys(("Table", "DataFrame"), ": frame.to_pandas() converts it"),
+    "LazyFrame": ": frame.collect().to_pandas() converts it",
 }
 
 

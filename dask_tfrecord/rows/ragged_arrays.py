@@ -71,7 +71,7 @@ def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequenc
 
 def _check_ragged(name: str, feature: Feature) -> None:
     if not feature.ragged_rank and not feature.own_shapes:
-        raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: ds[{name!r}] needs no padding")
+        raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: write ds[{name!r}]")
 
 
 def check_ragged(name: str, feature: Feature) -> None:

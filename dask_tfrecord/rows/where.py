@@ -317,7 +317,7 @@ class UserMask:
         if mask.dtype != bool or mask.shape != (rows,):
             raise SchemaError(
                 f"where: expected a mask of the rows, which is a bool array of shape ({rows},); the function returned "
-                f"{mask.dtype} of shape {mask.shape}"
+                f"{mask.dtype} of shape {mask.shape}: write a comparison of each row, such as blocks['label'] > 2"
             )
         return mask
 
@@ -486,7 +486,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str], s
         (rf"(^|\s(?:and|or)\s+)(?:not\s+|!|~)\s*({_NAME})(?=\s+(?:and|or)\s|$)", r"\1\2 == False", "a comparison"),
         (r"(==|!=)\s*(true|false)\b", lambda match: f"{match[1]} {match[2].title()}", "True or False"),
         (
-            r"(==|!=)\s*(?!(?:True|False|None)\b)([^\W\d]\w*)(?=\s+(?:and|or)\s|\s*$)",
+            r"(==|!=)\s*(?!(?:True|False|None)\b)([^\W\d]\w*(?:\s+(?!(?:and|or)\s)\w+)*)(?=\s+(?:and|or)\s|\s*$)",
             lambda match: f"{match[1]} {match[2]!r}",
             "text in quotes",
         ),

@@ -366,6 +366,27 @@ def check_slashes(url: str) -> None:
         raise ValueError(f"{redact(url)!r} is a local path; did you mean {match[0]}/…?")
 
 
+# Numbers in names as printf and globs write them, and no bytes of an encoded URL, such as %d0.
+_NUMBERED = re.compile(r"%(?:0\d+)?d(?![0-9A-Za-z])|\*")
+
+
+def with_fields(name: str) -> str:
+    """Return a name with the fields of a template of shards for the numbers of printf, as in ``p-%05d``."""
+    return _NUMBERED.sub("{shards:05d}", _NUMBERED.sub("{shard:05d}", name, count=1))
+
+
+def check_not_numbered(directory: str) -> None:
+    """Refuse the path of a new directory whose name numbers files."""
+    above, slash, name = directory.rstrip("/").rpartition("/")
+    if "{shard" in (fields := with_fields(name)):
+        one = re.sub(r"[-_.]?(?:of-)?\{shards?\b[^}]*\}", "", fields)
+        one = f"out{one}" if one[:1] in ("", ".") else one
+        raise ValueError(
+            f"{redact_url(directory)!r} numbers files, and one directory is written, which numbers its files itself: "
+            f"write {redact_url(f'{above}{slash}{one}')!r}"
+        )
+
+
 def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
     """Return the URL of a path in the store of `storage_options`; without a store, the path or URL itself.
 

@@ -101,7 +101,7 @@ def test_frames_that_are_refused() -> None:
     with pytest.raises(SchemaError, match="index of the DataFrame would be lost"):
         dtf.Dataset.from_arrays(dd.from_pandas(frame.set_index(pd.Index([1, 2, 3, 4], name="id")), npartitions=2))
     table = pytest.importorskip("pyarrow").table({"x": [1]})
-    with pytest.raises(SchemaError, match=r"got pyarrow.lib.Table: its method to_pandas converts it"):
+    with pytest.raises(SchemaError, match=r"got pyarrow.lib.Table: frame.to_pandas\(\) converts it"):
         dtf.Dataset.from_arrays(table)
     assert dtf.Dataset.from_arrays(table.to_pandas())["x"].compute().tolist() == [1]
     with dask.config.set({"dataframe.convert-string": False}):

@@ -104,9 +104,7 @@ def test_local_schedulers_give_the_same_output(shards: Path, name: str) -> None:
 def test_other_values_are_wrong_usage(shards: Path, value: str) -> None:
     result = run("info", shards, "--scheduler", value)
     assert result.exit_code == 2
-    assert "neither the address of a scheduler, like tcp://host:8786, nor threads, processes, synchronous" in (
-        " ".join(result.stderr.split())
-    )
+    assert "with its port, nor threads, processes, synchronous. Write --scheduler" in (" ".join(result.stderr.split()))
 
 
 @pytest.mark.integration

@@ -17,7 +17,7 @@ import numpy as np
 import dask_tfrecord as dtf
 
 # A name that examples use, with an attribute, a call or an item after it.
-_NAMES = "ds|dtf|dask_tfrecord|rows|mixed|itertools|numpy|torch|tf|pyarrow|dask|xarray|next|list|print"
+_NAMES = "ds|dtf|dask_tfrecord|rows|mixed|itertools|numpy|torch|tf|pandas|pyarrow|dask|xarray|next|list|print"
 _START = re.compile(rf"(?<![\w.'\"])(?:(?:{_NAMES})(?:\.\w|[\[(])|\w+Feature\(|len\(ds\b)")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
@@ -79,7 +79,8 @@ class Namespace(dict[str, Any]):
         super().__init__(ds=ds, dtf=dtf, dask_tfrecord=dtf, np=np, numpy=np, dask=dask, itertools=itertools)
         self.update(torch=TORCH, tf=TF, other=other, mixed=ds.shuffle(seed=0), rows=ds.as_sequence())
         self.update(array=np.arange(ds.nrows or 0), function=dict, features=None, key=[0], name="label", signature=None)
-        self.update(NAME="label", dtype="int64")
+        self.update(NAME="label", dtype="int64", frame=ds.to_dataframe().compute(), block=RAGGED)
+        self["pandas"] = types.SimpleNamespace(read_parquet=lambda _: self["frame"], read_csv=lambda _: self["frame"])
         self.update(
             mask=np.ones(ds.nrows or 0, bool), condition="label > 1", blocks=next(ds.batches(ds.nrows or 1)), value=3
         )
@@ -98,6 +99,9 @@ class Namespace(dict[str, Any]):
             return eval(compile(code, code, "eval"), self)
         except SyntaxError:
             return exec(compile(code, code, "exec"), self)
+
+
+RAGGED = dtf.RaggedBlock(np.arange(3), np.array([0, 1, 3]))
 
 
 # Stand for libraries that need not be installed: whatever is called is consumed once.

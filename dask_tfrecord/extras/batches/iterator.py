@@ -21,7 +21,7 @@ import numpy as np
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
-from dask_tfrecord.advice import advice
+from dask_tfrecord.advice import no_attribute
 from dask_tfrecord.errors import (
     ResumeError,
     SchemaError,
@@ -301,8 +301,9 @@ class BatchIterator(Iterator[Batch]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = "" if name.startswith("_") else advice("batches", name, {"SIZE": self._mixer.batch_size})
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+            # A copy asks for attributes before it has any.
+            words = {} if name.startswith("_") else {"SIZE": self._mixer.batch_size}
+            raise no_attribute("batches", self, name, words)
 
         def __getitem__(self, key: object) -> Any:
             size = self._mixer.batch_size

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 import numpy as np
 
+from dask_tfrecord.advice import no_attribute
 from dask_tfrecord.errors import UnknownFeatureError, clipped, explain_missing, near_misses, plural, printable
 from dask_tfrecord.extras.statistics.summaries import EXACT_VALUES, SHOWN_NBYTES, ColumnStatistics, Numbers
 from dask_tfrecord.features import Feature
@@ -98,6 +99,12 @@ class Statistics(Mapping[str, ColumnStatistics]):
     nrows: int
     columns: tuple[ColumnStatistics, ...]
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            number = next((column.name for column in self.columns if column.numbers is not None), "label")
+            raise no_attribute("statistics", self, name, {"NUMBER": number})
 
     def __getitem__(self, name: str) -> ColumnStatistics:
         for column in self.columns:

@@ -14,11 +14,12 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_tfrecord.advice import no_attribute
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.features import Feature, dtype_name
 
@@ -454,6 +455,11 @@ class ColumnStatistics:
     row_values: Numbers | None
     hashes: NDArray[np.uint64] | None
     frequencies: Frequencies | None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("column", self, name, {"COLUMN": self.name})
 
     @classmethod
     def of(cls, name: str, feature: Feature, block: Block) -> ColumnStatistics:

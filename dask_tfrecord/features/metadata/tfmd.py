@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import FEATURES, SchemaError, near_misses
+from dask_tfrecord.errors import FEATURES, SchemaError, Spelled, near_misses
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -74,21 +74,21 @@ def read_pbtxt(text: str) -> dict[str, Any]:
     try:
         message = parse_metadata(text)
     except ParseError as error:
-        raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, line {error})") from error
+        raise SchemaError(_not_a_schema(text) + f" (as text of TensorFlow Metadata, line {error})") from error
     except RecursionError:
         # The SchemaError is raised below: with this error as its context it could not be pickled.
         pass
     if message is None:
-        raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, it is nested too deeply)")
+        raise SchemaError(_not_a_schema(text) + " (as text of TensorFlow Metadata, it is nested too deeply)")
     return _TFMDReader(message).arguments()
 
 
 def _not_a_schema(text: str) -> str:
     """Return the error about a text other than a schema, and what to write."""
-    return (
-        f"this is not a schema file: it begins with {text[:40]!r}. Pass a file that Schema.to_json or Schema.to_pbtxt "
-        f"has written, or the features.json of a TFDS data set; or write the features in Python, as in "
-        f"features={{'label': FixedLenFeature((), 'int64')}}"
+    return f"this is not a schema file: it begins with {text[:40]!r}. Pass a file that " + Spelled(
+        "Schema.to_json or Schema.to_pbtxt has written, or the features.json of a TFDS data set; or write the features "
+        "in Python, as in features={'label': FixedLenFeature((), 'int64')}",
+        "dask-tfrecord schema PATTERN --format json > features.json makes, or the features.json of a TFDS data set",
     )
 
 

@@ -67,7 +67,15 @@ from dask_tfrecord.shards.objects import (
     objects_in,
     remove_abandoned,
 )
-from dask_tfrecord.shards.remote import files_below, is_directory, join, store_url, url_to_fs
+from dask_tfrecord.shards.remote import (
+    check_not_numbered,
+    files_below,
+    is_directory,
+    join,
+    store_url,
+    url_to_fs,
+    with_fields,
+)
 from dask_tfrecord.shards.shard import is_local, split_name
 from dask_tfrecord.shards.streams import ByteSink, ShouldPublish, open_sink, write_file
 from dask_tfrecord.stores.documents import Count, HexToken, matches, parse, within
@@ -119,14 +127,18 @@ class ShardNames:
         if given.endswith("/") or is_directory(given, options):
             given = join(_escaped(given), DEFAULT_NAME)
         given = store_url(given, options)
+        above, slash, name = given.rpartition("/")
+        if (fields := with_fields(name)) != name:
+            written = redact_url(f"{above}{slash}{fields}")
+            raise ValueError(f"the field {{shard}} numbers the new files: write {written!r}; got {redact_url(given)!r}")
         names = cls(given, options)
         example = re.sub(r"{[^{}]*}", lambda field: "{shards:05d}" if "shards" in field[0] else "{shard:05d}", given)
         if "{shard:" not in example or example == given:
             example = "part-{shard:05d}.tfrecord"
         valid = f"a template has fields {{shard}} and {{shards}}, as in {redact_url(example)!r}, and {{{{ for a brace"
         try:
-            fields = [field for _, field, _, _ in Formatter().parse(given) if field is not None]
-            if any(field not in _FIELDS for field in fields) or ("shards" in fields and "shard" not in fields):
+            found = [field for _, field, _, _ in Formatter().parse(given) if field is not None]
+            if any(field not in _FIELDS for field in found) or ("shards" in found and "shard" not in found):
                 raise ValueError("{shards} needs {shard}, and others do not exist")
             names.paths(2)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -141,6 +153,7 @@ class ShardNames:
         cls, directory: str | os.PathLike[str], template: str, storage_options: Mapping[str, Any] | None
     ) -> ShardNames:
         """Name the shards of a directory by a template of file names."""
+        check_not_numbered(str(stringify_path(directory)))
         return cls.from_urlpath(join(_escaped(str(stringify_path(directory))), template), storage_options)
 
     @property
@@ -165,11 +178,17 @@ class ShardNames:
 
     def too_many(self, what: str) -> ValueError:
         """Return the error for more than one shard, where the template names one."""
-        stem, dot, suffix = redact_url(self.template).rpartition(".")
-        example = (
-            f"{stem}-{{shard:05d}}.{suffix}" if dot and "/" not in suffix else f"{stem}{dot}{suffix}-{{shard:05d}}"
-        )
-        return ValueError(f"{what} are several files: give a template such as {example!r}")
+        return ValueError(f"{what} are several files: give a template such as {self._example()!r}")
+
+    def _example(self) -> str:
+        """Return a template for more than one shard, whose number is not in it."""
+        template = re.sub(r"(-of-)?\{shards[^}]*\}", "", redact_url(self.template))
+        if "{shard" in template:
+            return template
+        stem, dot, suffix = template.rpartition(".")
+        if not dot or "/" in suffix:
+            stem, suffix = f"{stem}{dot}{suffix}", ""
+        return f"{stem}-{{shard:05d}}{'.' if suffix else ''}{suffix}"
 
     def paths(self, shards: int) -> list[str]:
         """Return the path or URL of every shard."""
@@ -188,7 +207,7 @@ class ShardNames:
         if not self.allows_many or any(field == "shards" for _, field, _, _ in Formatter().parse(self.template)):
             raise ValueError(
                 f"mode='a' adds files and renames none: give a template with {{shard}} and without {{shards}}, such as "
-                f"'part-{{shard:05d}}.tfrecord'; got {redact_url(self.template)!r}"
+                f"{self._example()!r}; got {redact_url(self.template)!r}"
             )
         return replace(self, first=max(map(self._number, self.existing(self.paths(1))), default=-1) + 1), "w-"
 

@@ -12,7 +12,15 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import OVERWRITE, Location, SchemaError, ShardChangedError, UnsupportedFormatError, plural
+from dask_tfrecord.errors import (
+    OVERWRITE,
+    Location,
+    SchemaError,
+    ShardChangedError,
+    Spelled,
+    UnsupportedFormatError,
+    plural,
+)
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import ZarrWriteOptions
@@ -217,7 +225,11 @@ class AddedColumns:
         if both:
             raise SchemaError(
                 f"the store has a column {both[0]!r} already: adding columns replaces none, because readers "
-                f"could find a part of each. Write it under another name, or all columns with " + OVERWRITE,
+                f"could find a part of each. "
+                + Spelled("append_dim='record'", "--append")
+                + " adds rows, and "
+                + OVERWRITE
+                + " replaces the store",
                 target.location,
             )
         if request.rows.nrows != len(source.rows):

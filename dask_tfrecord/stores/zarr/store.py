@@ -182,6 +182,11 @@ class TargetGroup:
             return ""
         if directory.is_file():
             return f", but a file. {self._read_shards()}"
+        if any(directory.glob("*.parquet")):
+            call = f"dtf.Dataset.from_arrays(pandas.read_parquet({self._relative()!r}))"
+            return f", but a directory of Parquet files: write {call} to read them"
+        if any(directory.glob("*.tfrecord*")):
+            return f", but a directory of shards: write dtf.read_tfrecord({self._relative()!r})"
         if directory.exists():
             return ", but a directory without one; " + COMPONENT + " names a group within a store"
         if self.component and Path(self.store).exists():
@@ -192,9 +197,12 @@ class TargetGroup:
         return f": the path does not exist{near_misses(directory.name, sorted(siblings))}"
 
     def _read_shards(self) -> str:
+        return f"If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord({self._relative()!r})"
+
+    def _relative(self) -> str:
+        """Spell the path of the store as a user types it."""
         path = Path(self.store)
-        name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        return f"If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord({str(name)!r})"
+        return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
     def create_parents(self) -> None:
         """Create the groups that hold the group, unless they exist."""
