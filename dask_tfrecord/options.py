@@ -132,12 +132,12 @@ class FileOptions(TypedDict, total=False):
     Attributes
     ----------
     mode : {"w-", "w", "a"}
-        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files. ``"a"`` adds files whose numbers
-        follow on those that exist, and changes none of these.
+        ``"w-"`` raises an error if one of the files exists; ``"w"`` replaces existing files. ``"a"`` adds files,
+        numbered after those that exist, and leaves the old files alone.
     compute : bool, default True
-        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
+        Write now. If False, return a `Delayed` that writes when it is computed; until then, no file changes.
     storage_options : mapping, optional
-        Options of fsspec for the URL.
+        fsspec options for the URL.
     """
 
     mode: Annotated[AddingMode, Option("w-")]
@@ -151,47 +151,47 @@ class ZarrOptions(TypedDict, total=False):
     Attributes
     ----------
     chunks : int, str or mapping of str to int, optional
-        Rows of a chunk, or decoded bytes like ``"8MiB"``: for all features, or in a mapping by feature. Tasks write
-        whole chunks of all features, so the given chunks and shards must divide the largest of them. In a mapping, a
-        flat array that is not chunked along rows, for example ``"tokens.values"``, takes a number of entries. A size,
-        by default ``"8 MiB"`` and ``"1 MiB"`` in shards, is that of a chunk in the largest array that is chunked along
-        rows. All of these arrays together have at most four times this size for the same rows. Arrays of small rows
-        have chunks of more rows, of up to 256 KiB, unless they are given. Long rows of bytes and ragged
-        columns reduce the number of rows. A chunk of flat values has at most this size. It covers the values of these
-        rows, or a half to a quarter of them, so that two tasks rarely read the same records.
+        Rows per chunk, or a decoded size like ``"8MiB"``: one for all features, or a mapping by feature. Tasks write
+        whole chunks of all features, so the chunks and shards that you give must divide the largest of them. A mapping
+        may also give the number of entries per chunk for a flat array like ``"tokens.values"``, which is not chunked
+        along rows. A size, by default ``"8 MiB"``, or ``"1 MiB"`` in shards, applies to the largest array that is
+        chunked along rows. A chunk has fewer rows if all of these arrays together would exceed four times the size, or
+        if rows of bytes or ragged rows are long. Arrays with small rows get longer chunks, of up to 256 KiB, unless you
+        give their chunks. A chunk of flat values has at most this size: it holds the values of these rows, or of a half
+        to a quarter of them, so that two tasks rarely read the same records.
     shards : int, str or mapping of str to int, optional
-        Rows of a shard, a multiple of `chunks`, or decoded bytes of the largest array, like ``"64MiB"``. By default
-        arrays are not sharded, unless the group would have more than 100,000 objects.
+        Rows per shard, a multiple of `chunks`, or the decoded size of a shard of the largest array, like ``"64MiB"``.
+        By default, arrays are sharded only if the group would otherwise have more than 100,000 objects.
     compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
-        ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
+        ``"auto"`` is Blosc with LZ4 and byte shuffling. Features that a mapping leaves out get this, too.
     filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
-        Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` does
-        not filter.
+        Filters for dense arrays and for values. Row splits are filtered only if a mapping names their array. ``"auto"``
+        means no filter.
     groups : mapping of str to str or sequence of str, optional
-        Groups of ragged columns that have one number of items in each record: a prefix (``{"steps": "steps"}`` for
-        ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default the groups of
-        ``ds.schema.groups``, which metadata of TFDS and `from_zarr` provide; ``{}`` for none.
+        Ragged columns that have the same number of items in each record, by the name of their group: a prefix
+        (``{"steps": "steps"}`` means ``steps/action`` and all other ragged columns below ``steps/``) or a list of
+        columns. Defaults to ``ds.schema.groups``, which TFDS metadata and `from_zarr` provide; ``{}`` means no groups.
     dimension_names : mapping of str to sequence of str, optional
-        Names of the axes after ``record``, by feature: axes of a row where the feature is dense, for example
-        ``{"image": ("height", "width", "channel")}``, and axes of an item where rows differ in length. Axes of one name
-        have one length, and a name must differ from the names of arrays. Defaults to the names of an xarray Dataset,
-        else ``NAME.dim_1`` and so on.
+        Names of the axes after ``record``, by feature: for a dense feature, the axes of a row, as in
+        ``{"image": ("height", "width", "channel")}``; where rows differ in length, the axes of an item. Axes that share
+        a name must have the same length, and no axis may be named like an array. Defaults to the names in an xarray
+        Dataset, otherwise to ``NAME.dim_1`` and so on.
     fill_values : mapping of str to scalar, optional
-        Value of missing chunks, by feature or flat array; for a feature, of its dense array or of its values.
-        Defaults to the scalar ``default_value`` of a dense feature, else zero or ``""``. All chunks are written, and no
-        value is masked: xarray masks by an attribute that is not set.
+        Value that a missing chunk reads as, by feature or flat array; a feature means its dense array or its values.
+        Defaults to the scalar ``default_value`` of a dense feature, otherwise to zero or ``""``. All chunks are
+        written, and xarray masks no value, because the attribute that it masks by is not set.
     consolidated : bool, default True
-        Store the metadata of all arrays with the group's, so that one request opens it. If False, pass
+        Store the metadata of all arrays with the group's, so that one request opens the group. If False, pass
         ``consolidated=False`` to xarray's `open_zarr`, too.
     memory_limit : int, str or None, default "auto"
-        Memory that a conversion may need on a worker, in bytes, for example ``"2GiB"``. ``"auto"`` is the limit of
-        distributed workers, and does not limit threads and processes of this machine. A plan reports that it exceeds
-        the limit, and writing raises.
+        Memory that the conversion may need on a worker, in bytes or like ``"2GiB"``. ``"auto"`` is the limit of
+        distributed workers, and no limit for threads and processes on this machine. If the conversion needs more, a
+        plan reports it, and writing raises an error.
     encoded_images : bool, default False
-        Keep images of one size that are read from shards as JPEG, PNG and so on, one image a chunk. This applies to
-        `ImageFeature` with a known shape, and stores the images in Zarr shards. Readers get pixels, and need the codec
-        ``dask_tfrecord.image`` of this library. The group is as large as the encoded images. A conversion checks their
-        headers, but does not decode pixels.
+        Store images as they are in the shards (JPEG, PNG and so on), one image per chunk, in Zarr shards. This applies
+        to `ImageFeature` with a known shape. Readers get pixels, and need the codec ``dask_tfrecord.image`` of this
+        library. The group is as large as the encoded images. A conversion checks their headers, but does not decode
+        pixels.
     """
 
     chunks: Annotated[int | str | Mapping[str, int] | None, Option(None, "ROWS|SIZE")]
@@ -212,17 +212,17 @@ class ZarrTargetOptions(FileOptions, total=False):
     Attributes
     ----------
     component : str, optional
-        Path of the group within the store, by default its root.
+        Path of the group within the store, by default the root.
     mode : {"w-", "w", "a"}
-        ``"w-"`` fails if the group exists, ``"w"`` replaces it. ``"a"`` (`to_zarr` only) adds columns to its rows, and
-        creates it if it does not exist; a column that exists raises a `SchemaError`.
+        ``"w-"`` raises an error if the group exists; ``"w"`` replaces it. ``"a"`` adds columns to its rows, or creates
+        it if it does not exist; a column that already exists raises a `SchemaError`.
     resume : bool, default False
-        Resume an interrupted conversion, and after a failure keep what is written. Files, features and options must be
-        the same: only missing or damaged write units are written, and none if the group is complete. You can resume
-        after each failure. Without an earlier conversion, start one.
+        Continue an interrupted conversion, and keep what is written if this call fails, too. Files, features and
+        options must be the same. Only missing or damaged write units are written, and none if the group is complete. If
+        there is nothing to continue, start a conversion.
     compute : bool, default True
-        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. The group is marked
-        incomplete until that has succeeded.
+        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until that has
+        succeeded, the group is marked as incomplete.
     """
 
     component: Annotated[str | None, Option(None, "NAME")]
@@ -235,10 +235,10 @@ class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
     Attributes
     ----------
     append_dim : str, optional
-        Dimension of the rows, usually ``"record"``: append the rows to the group, which is created if it does
-        not exist. The columns must equal the group's, and it keeps its chunks, shards and codecs. Readers see the
-        new rows when all of them are written. If a store will grow, begin it with this option, so that its chunks do
-        not depend on the first rows.
+        Name of the row dimension, usually ``"record"``: append the rows to the group, or create it if it does not
+        exist. The columns must equal the group's, which keeps its chunks, shards and codecs. Readers see the new rows
+        when all of them are written. If you plan to append to a store, create it with this option, so that its chunks
+        do not depend on the first rows.
     """
 
     append_dim: Annotated[str | None, Option(None, "NAME")]
@@ -250,13 +250,13 @@ class ShardOptions(FileOptions, total=False):
     Attributes
     ----------
     compression : {None, "gzip", "zlib", "zstd"}
-        Compression of the new shards. File names do not depend on it.
+        Compression of the new shards. It does not change their names.
     records_per_shard : int, optional
-        Records of a shard, by default one chunk, or the shard that is read. Past 1,000 chunks, small
-        neighbours share a shard of about 64 MiB. Each shard that is copied becomes a new one, also if no record of it
-        is copied.
+        Records per shard, by default those of a chunk, or of the shard that is copied. Past 1,000 chunks, small
+        neighbours share a shard of about 64 MiB. Every shard that is copied becomes a new one, even if none of its
+        records is copied.
     index : bool, default False
-        Write ``FILE.idx`` next to each shard. `build_index` writes the same (for gzip ``FILE.gzidx``, too).
+        Write ``FILE.idx`` next to each shard. `build_index` writes the same file, and ``FILE.gzidx`` for gzip.
     """
 
     compression: Annotated[str | None, Option(None)]
@@ -270,33 +270,33 @@ class TFRecordOptions(ShardOptions, total=False):
     Attributes
     ----------
     features : mapping of str to feature, optional
-        Feature that reads each column back. By default, the columns of a Dataset have the features that it was read
-        with, even after a detour through a Zarr store, and other columns those of ``ds.schema``. Arrays become lists of
-        numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of text.
+        Feature that reads each column back. By default, the columns of a Dataset keep the features that they were read
+        with, even after a detour through a Zarr store, and other columns get those of ``ds.schema``. Arrays become
+        lists of numbers (integers and bool as int64, float16 and float32 as float32), bytes or text.
     sequence_features : mapping of str to feature, optional
-        Columns that are feature lists; records are SequenceExamples then. The optional column ``NAME.lengths`` holds
-        the number of steps in each row of a padded column.
+        Columns to write as feature lists; the records are then SequenceExamples. The optional column ``NAME.lengths``
+        gives the number of steps in each row of a padded column.
     example_features : mapping of str to feature, optional
-        Features of items, by key; records are ExampleListWithContexts of TF-Ranking then. Feature ``KEY`` is written
-        from the column ``examples/KEY``. Excludes `sequence_features`.
+        Features of items, by key; the records are then ExampleListWithContexts of TF-Ranking. Feature ``KEY`` is
+        written from the column ``examples/KEY``. Can't be combined with `sequence_features`.
     message : message class, Descriptor or str, optional
-        Type of the records, as for `read_tfrecord`, if they are other protobuf messages. A column is written to the
-        field that it was read from, that has its name, or that `features` states by `ProtoFeature`. A field with a
-        column of its presence is set where that is true, a member of a oneof where the column of the oneof names it.
-        Another number, text or bytes value is set unless it equals its default, another message unless all of its
-        fields are unset; items of repeated fields always. By default, columns that were read as fields of messages are
-        written as these messages, unless other features are given.
+        Type of the records, as for `read_tfrecord`, if they are protobuf messages other than Examples. A column is
+        written to the field that it was read from, that has its name, or that `features` states by `ProtoFeature`. A
+        field with a presence column is set where that is true, and a member of a oneof where the column of the oneof
+        names it. Any other number, text or bytes value is set unless it equals its default, and any other message
+        unless all of its fields are unset; items of repeated fields are always written. By default, columns that were
+        read from messages are written as the same messages, unless you give other features.
     encoding : str or mapping of str to str or mapping, optional
-        File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
-        all columns or by name; or with options of Pillow's writer, as in
+        File format for the columns of `ImageFeature`, for all of them or by name: ``"png"`` (lossless, the default),
+        ``"jpeg"`` or ``"webp"``. To pass options to Pillow's writer, give a mapping, as in
         ``{"photo": {"format": "jpeg", "quality": 90}}``.
     tfds : mapping of str to str, optional
-        ``{"name": …, "version": …, "split": …}``: `urlpath` is a directory, shards are named as TFDS names them, and
-        `features.json` and `dataset_info.json` are written next to them, or updated with another split, so that
-        ``tensorflow_datasets.builder_from_directory`` opens the directory. Names with "/" are nested dictionaries, and
-        groups of the schema, for example ``steps`` of ``steps/action`` and ``steps/reward``, are sequences of them.
-        ``mode="a"`` adds shards to a split that was begun with it, and their lengths to `dataset_info.json`: these
-        shards are numbered without their total.
+        ``{"name": …, "version": …, "split": …}`` writes a data set of TFDS: `urlpath` is a directory, shards get the
+        names that TFDS expects, and `features.json` and `dataset_info.json` are written next to them, or updated if the
+        directory has other splits, so that ``tensorflow_datasets.builder_from_directory`` opens the directory. Names
+        with "/" become nested dictionaries, and groups of the schema, for example ``steps`` with ``steps/action`` and
+        ``steps/reward``, become sequences of them. ``mode="a"`` adds shards to a split that was begun with it, and
+        their lengths to `dataset_info.json`; these shards are numbered without their total.
     """
 
     features: Annotated[Mapping[str, Any] | None, Option(None)]
@@ -315,17 +315,17 @@ class CopyOptions(ShardOptions, total=False):
     columns : sequence of str, optional
         Features and feature lists to keep.
     filters : list of tuple or list of list of tuple, optional
-        Conditions of the records to copy, as for `Dataset.where`. Their columns are read now.
+        Conditions that a record must meet to be copied, as for `Dataset.where`. The columns they compare are read now.
     features : mapping of str to feature, Schema, str or os.PathLike, optional
-        Features that the filters compare, as for `read_tfrecord`. By default from the metadata of a TFDS data set,
-        or inferred from Examples.
+        Features that the filters compare, as for `read_tfrecord`. By default, they come from the metadata of a TFDS
+        data set, or are inferred from Examples.
     errors : {"raise", "skip"}
-        End with an error at a damaged record, or skip damaged ones. ``"skip"`` logs what is lost; all records are
-        checked now.
+        Stop with an error at the first damaged record, or skip damaged records. ``"skip"`` logs what is lost, and
+        checks all records now.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     target_options : mapping, optional
-        Options of fsspec for the URL of the new shards; `storage_options` belong to the shards to read.
+        fsspec options for the URL of the new shards; `storage_options` are for the shards to read.
     """
 
     columns: Annotated[Sequence[str] | None, Option(None)]
@@ -346,9 +346,9 @@ class ParquetOptions(FileOptions, total=False):
     Attributes
     ----------
     compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
-        Compression of the pages.
+        Compression of the Parquet pages.
     tensors : bool, default True
-        Write fixed shapes of numbers as the tensors of Arrow, else as its lists.
+        Write numbers of a fixed shape as Arrow tensors. If False, write them as Arrow lists.
     """
 
     compression: Annotated[ParquetCodec | None, Option("snappy")]
@@ -361,30 +361,30 @@ class LeRobotOptions(TypedDict, total=False):
     Attributes
     ----------
     fps : int
-        Frames per second of all episodes.
+        Frames per second, the same in all episodes.
     names : mapping of str to str or None, optional
-        Name in LeRobot of a column; None leaves the column out. By default ``steps/action`` is ``action``,
-        ``steps/observation/state`` is ``observation.state``, and an image ``steps/observation/wrist`` is
+        LeRobot's name for a column; None leaves the column out. By default, ``steps/action`` becomes ``action``,
+        ``steps/observation/state`` becomes ``observation.state``, and an image ``steps/observation/wrist`` becomes
         ``observation.images.wrist``.
     task : str, optional
-        Column of text with the task of each frame, by default the one whose last name is ``language_instruction``.
-        Without one, the task is an empty text.
+        Text column with the task of each frame, by default the one whose last name is ``language_instruction``. Without
+        such a column, the task is an empty text.
     robot_type : str, optional
         Type of the robot, for the metadata.
     video : str, mapping or None, default "libx264"
-        Encoder of FFmpeg for the images. A mapping has ``codec``, ``pix_fmt`` and options of that encoder, as in
-        ``{"codec": "libx264rgb", "pix_fmt": "rgb24", "crf": 0}`` without loss. None stores PNG images in Parquet.
+        FFmpeg encoder for the images. A mapping gives ``codec``, ``pix_fmt`` and options of that encoder, as in
+        ``{"codec": "libx264rgb", "pix_fmt": "rgb24", "crf": 0}``, which is lossless. None stores PNG images in Parquet.
     episodes_per_file : int, optional
-        Episodes of a file, by default whole ones of up to 1 GiB of decoded frames.
+        Episodes per file; by default, as many whole episodes as fit into 1 GiB of decoded frames.
     episode : str, default "record"
-        Column of numbers that change where an episode begins.
+        Column of numbers; a new episode begins where the number changes.
     mode : {"w-", "w", "a"}
-        ``"w-"`` raises if the data set exists, ``"w"`` replaces it. ``"a"`` adds the episodes to the data set,
-        and creates it if it does not exist. `fps`, columns and encoder must equal the data set's, and so must
-        `robot_type` if it is given.
+        ``"w-"`` raises an error if the data set exists; ``"w"`` replaces it. ``"a"`` adds the episodes to the data set,
+        or creates it if it does not exist. `fps`, columns and encoder must equal the data set's, and so must
+        `robot_type` if you give it.
     resume : bool, default False
-        Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same.
-        If the same conversion is complete, nothing is written; with ``mode="a"``, if it was the last one.
+        Continue an interrupted conversion, and keep what is written if this call fails, too. Rows and options must be
+        the same. If the conversion is complete already (with ``mode="a"``, if it was the last one), nothing is written.
     """
 
     fps: Required[Annotated[int, Option(REQUIRED)]]
@@ -405,32 +405,33 @@ class BatchOptions(TypedDict, total=False):
     Attributes
     ----------
     shuffle : {False, "window", "full"}, default False
-        ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of rows in random order, and
-        mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each epoch has another
-        order.
+        ``False`` keeps the order of the rows. ``"window"`` reads ranges of rows, about 8 MiB each, in random order, and
+        mixes rows within a window. ``"full"`` draws a uniformly random permutation of all rows. Each epoch has a
+        different order.
     seed : int, optional
-        Seed of the order. By default a random one, which `state_dict` stores.
+        Seed of the order. By default, a random seed is drawn, which `state_dict` stores.
     epochs : int or None, default 1
-        Number of epochs; None for any number.
+        Number of epochs; None means no end.
     drop_remainder : bool, default False
-        Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches, ``nrows
-        // n // batch_size``.
+        Leave out the last batch of an epoch if it is smaller. Every shard then has the same number of batches,
+        ``nrows // n // batch_size``.
     pad : mapping of str to int, None or Pad, optional
-        Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. For
-        arrays with a shape per row, like images, give the sizes of the first axes: ``{"image": (256, 256)}``. Longer
-        rows raise `FeatureError`, unless `Pad` cuts them. Ragged columns that are not padded are `RaggedBlock`.
+        Ragged columns to pad: give a length, None for the longest row of each batch, or `Pad` with a padding value. For
+        arrays whose shapes differ between rows, like images, give the sizes of the first axes:
+        ``{"image": (256, 256)}``. A longer row raises `FeatureError`, unless `Pad` cuts it. Ragged columns that are not
+        padded arrive as `RaggedBlock`.
     window : int, optional
-        With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows that
-        are read together, which does not change the order. By default the rows of 64 MiB; 1,024 if rows are not
+        With ``shuffle="window"``, how many rows are mixed: no row moves further. With ``shuffle="full"``, how many rows
+        are read together, which does not change the order. By default, the rows of 64 MiB, or 1,024 if rows are not
         counted.
     prefetch : int, default 4
-        Batches that are ready ahead.
+        Number of batches to prepare ahead.
     shard : tuple of int, default (0, 1)
-        Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the order,
-        and their sizes differ by at most one row. They need the same seed.
+        Index ``i`` and number ``n`` of the iterators that share each epoch. Each iterator gets a contiguous part of the
+        order; the parts differ by at most one row. All of them need the same seed.
     device : str, optional
-        Copy numbers to this device of torch, for example ``"cuda"`` or ``"cuda:1"``, as tensors. Without torch, CUDA
-        devices get arrays of CuPy. Copies go through pinned memory, and run while the next batches are decoded.
+        Copy numbers to this torch device, for example ``"cuda"`` or ``"cuda:1"``, as tensors. Without torch, CUDA
+        devices get CuPy arrays. Copies go through pinned memory, and run while the next batches are decoded.
     """
 
     shuffle: Annotated[Literal[False, "window", "full"], Option(False)]
@@ -480,8 +481,8 @@ COMMANDS: Registry[WriterCommand] = Registry(
         "to-parquet",
         "dask_tfrecord.stores.files.parquet:to_parquet",
         ParquetOptions,
-        "Convert shards to a directory of Parquet files.\n\nTARGET is a directory, with a file per chunk: "
-        "part.00000.parquet and so on, in the order of the records. This needs pyarrow.",
+        "Convert shards to a directory of Parquet files.\n\nTARGET is a directory that gets one file per chunk: "
+        "part.00000.parquet and so on, in the order of the records. Needs pyarrow.",
         job="ParquetJob",
     ),
 )

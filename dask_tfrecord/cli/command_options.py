@@ -338,42 +338,45 @@ def _records(default: int) -> Callable[[Command], Command]:
 
 
 _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "split": click.option("--split", metavar="SPLIT", help="Split of a TFDS data set: train, test[:10%], train+test."),
+    "split": click.option(
+        "--split", metavar="SPLIT", help="Split of a TFDS data set, like train, test[:10%] or train+test."
+    ),
     "features": _file(
         "--features",
-        "Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
-        "feature lists of SequenceExamples or items of ELWC).  [default: inferred]",
+        "File with the features: a schema.pbtxt, a features.json, or the JSON of a Schema, also for SequenceExamples "
+        "and ELWC.  [default: inferred]",
     ),
     "message": click.option(
         "--message",
         callback=_check_message,
         metavar="FILE:NAME",
         shell_complete=complete_files,
-        help="Type of the records if they are other protobuf messages: scene.desc:package.Scene of a descriptor set, "
-        "or of a .proto file.",
+        help="Type of the records if they are protobuf messages other than Examples: scene.desc:package.Scene, from a "
+        "descriptor set or a .proto file.",
     ),
     "sample": click.option(
         "--sample",
         callback=_number_or_all,
         metavar="N|all",
-        help=f"Records to infer features from; all reads every record, in --threads processes.  [default: {SAMPLE}]",
+        help="Number of records to infer features from; all reads every record, in --threads processes.  [default: "
+        f"{SAMPLE}]",
     ),
     "columns": click.option(
-        "--columns", multiple=True, metavar="NAME,…", callback=_split_names, help="Features to keep; may be repeated."
+        "--columns", multiple=True, metavar="NAME,…", callback=_split_names, help="Features to keep. May be repeated."
     ),
     "where": click.option(
         "--where",
         multiple=True,
         metavar="CONDITION",
         callback=_parsed_conditions,
-        help="Keep the records for which this holds, such as \"label == 3 or label == 5\", \"name in ['a', 'b']\" or "
-        '"len(tokens) > 5"; may be repeated, and then all hold.',
+        help="Keep only records that meet this condition, such as \"label == 3 or label == 5\", \"name in ['a', 'b']\" "
+        'or "len(tokens) > 5". Repeated conditions must all hold.',
     ),
     "file_chunks": click.option(
         "--chunks",
         metavar="ROWS|SIZE",
         callback=_rows_or_size,
-        help="Records of a file, or decoded bytes such as 64MiB.  [default: by shards, up to 128MiB]",
+        help="Records per file, or a decoded size such as 64MiB.  [default: by shards, up to 128MiB]",
     ),
     "groups": click.option(
         "--group",
@@ -381,21 +384,21 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         multiple=True,
         metavar="PREFIX",
         callback=lambda _ctx, _option, prefixes: {prefix: prefix for prefix in prefixes} or None,
-        help="Ragged features below PREFIX/ share their row lengths and one dimension; may be repeated.  [default: "
-        "groups of the metadata]",
+        help="Ragged features below PREFIX/ have the same row lengths: store them with one dimension. May be repeated. "
+        " [default: groups in the metadata]",
     ),
     "explode": click.option(
         "--explode",
         metavar="GROUP|NAME,…",
         callback=lambda _ctx, _option, value: value.split(",") if value and "," in value else value,
-        help="Write one row for each item of these ragged features: a group that info shows, or names.",
+        help="Write one row for each item of these ragged features: a group that info lists, or names.",
     ),
     "repeat": click.option(
         "--repeat",
         multiple=True,
         metavar="NAME,…",
         callback=_split_names,
-        help="With --explode: features whose values are repeated for each item of their record.",
+        help="With --explode: features to repeat for each item of their record.",
     ),
     "steps": click.option(
         "--explode",
@@ -403,7 +406,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         default="steps",
         show_default=True,
         callback=lambda _ctx, _option, value: value.split(",") if "," in value else value,
-        help="Features of the frames of an episode: a group that info shows, or names.",
+        help="Features with a value for each frame of an episode: a group that info lists, or names.",
     ),
     "rename": click.option(
         "--rename",
@@ -411,65 +414,67 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         multiple=True,
         metavar="NAME=NEW",
         callback=_renamed_columns,
-        help="Name of a feature in the data set; without NEW, the feature is left out. May be repeated.",
+        help="Rename a feature in the data set; NAME= leaves it out. May be repeated.",
     ),
     "video": click.option(
         "--video", metavar="CODEC", default="libx264", show_default=True, help=_summary("video", LeRobotOptions)
     ),
-    "images": _flag("--images", "Store PNG images in the Parquet files, without videos."),
+    "images": _flag("--images", "Store PNG images in the Parquet files instead of videos."),
     "errors": _choice(
         "--errors",
         ["raise", "skip", "fill"],
-        "Damaged records: end with an error, skip them, or fill their rows with default values.",
+        "What to do about damaged records: stop with an error, skip them, or fill their rows with default values.",
     ),
     "value_errors": _choice(
         "--value-errors",
         ["raise", "skip", "fill", "mark"],
-        "Values that can't be decoded: end with an error, skip their records, fill them with default values, or "
-        "also add columns NAME.valid.",
+        "What to do about values that can't be decoded: stop with an error, skip their records, fill them with default "
+        "values, or fill them and mark them in columns NAME.valid.",
     ),
-    "overwrite": _flag("--overwrite", "Replace existing output."),
-    "planned": _flag("--plan", "Print the layout and the memory; write nothing.", "planned"),
-    "append": _flag("--append", "Append the shards that the store does not hold yet; refuse shards that changed."),
-    "append_episodes": _flag("--append", "Add the episodes to those of TARGET."),
-    "add_columns": _flag("--add-columns", "Add the columns that the store does not hold yet to its rows."),
-    "begin": _flag("--begin", "Plan a conversion in parts, which programs write without a scheduler."),
-    "parts": click.option("--parts", type=click.IntRange(1), metavar="N", help="With --begin: number of parts."),
+    "overwrite": _flag("--overwrite", "Replace the output if it exists."),
+    "planned": _flag("--plan", "Print the layout and the memory that the conversion needs; write nothing.", "planned"),
+    "append": _flag(
+        "--append", "Append the shards that the store does not contain yet; refuse shards that have changed."
+    ),
+    "append_episodes": _flag("--append", "Add the episodes to those in TARGET."),
+    "add_columns": _flag("--add-columns", "Add the columns that the store does not contain yet to its rows."),
+    "begin": _flag("--begin", "Plan a conversion that several programs write in parts, without a scheduler."),
+    "parts": click.option("--parts", type=click.IntRange(1), metavar="N", help="With --begin: the number of parts."),
     "part": click.option(
         "--part",
         metavar="I/N|auto",
         callback=_check_part,
-        help="Write part I of N, 1/N to N/N; auto numbers it by the array of jobs: from 1 in Slurm, PBS, SGE and LSF, "
-        "from 0 in AWS Batch, Google Cloud and Kubernetes.",
+        help="Write part I of N, from 1/N to N/N. auto takes the number from the job array, which counts from 1 in "
+        "Slurm, PBS, SGE and LSF, and from 0 in AWS Batch, Google Cloud and Kubernetes.",
     ),
-    "begin_resume": _flag("--resume", "With --begin: divide an earlier one again, and keep what is written."),
-    "finish": _flag("--finish", "Verify all parts, and complete the output."),
-    "status": _flag("--status", "Show which parts are written, by whom, and which are not."),
+    "begin_resume": _flag("--resume", "With --begin: divide an earlier job again, and keep what is written."),
+    "finish": _flag("--finish", "Verify all parts and complete the output."),
+    "status": _flag("--status", "Show which parts are written, and by whom, and which are missing."),
     "port": click.option(
         "--port",
         metavar="PORT",
         type=click.IntRange(0, 65535),
         default=0,
         show_default="a free one",
-        help="Port of the page, which this machine alone can open.",
+        help="Port of the page, which only this machine can open.",
     ),
     "browser": click.option("--browser/--no-browser", default=True, show_default=True, help="Open the browser."),
     "view_memory_limit": click.option(
-        "--memory-limit", metavar="SIZE", help="Memory that rows may take, 64MiB or more.  [default: 512MiB]"
+        "--memory-limit", metavar="SIZE", help="Memory for rows, 64MiB or more.  [default: 512MiB]"
     ),
     "spec": _flag("--spec", "Print only the features, as Python code."),
     "as_json": _flag("--json", "Print the report as JSON.", "as_json"),
     "schema_format": _choice(
         "--format",
         ["table", "json", "tfmd", "python"],
-        "Form of the output: a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
+        "Print a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
     ),
     "number": _records(5),
     "preview_number": _records(16),
     "rows_json": _flag("--json", "Print one JSON object per record.", "as_json"),
     "statistics_json": _flag("--json", "Print the statistics as JSON.", "as_json"),
-    "html": _file("--html", "Write a page with histograms."),
-    "tfmd": _file("--tfmd", "Write the statistics of TensorFlow Metadata as text."),
+    "html": _file("--html", "Write an HTML page with histograms."),
+    "tfmd": _file("--tfmd", "Write the statistics as text for TensorFlow Data Validation."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", _summary("compression", ShardOptions)),
     "repaired_compression": _compression("same", "Compression of the new file."),
@@ -479,7 +484,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         default=_cores,
         show_default="one per core",
         metavar="N",
-        help="Threads that read and write.",
+        help="How many threads read and write.",
     ),
 }
 

@@ -78,8 +78,8 @@ _WIRE_FIELDS = 1_000
 def tfrecord() -> None:
     """Inspect, convert and repair TFRecord shards.
 
-    A PATTERN is a path, a URL, a directory, a glob like 'train-*.tfrecord' (quoted, for natural order), or a template
-    like train@8.
+    A PATTERN is a path, a URL, a directory, a glob like 'train-*.tfrecord' (in quotes, so that shards are in natural
+    order), or a template like train@8.
     """
 
 
@@ -104,11 +104,12 @@ def info(
     errors: str,
     threads: int,
 ) -> None:
-    """Show records, bytes, compression and features of shards.
+    """Show the records, bytes, compression and features of shards.
 
-    Features are those of the metadata of a TFDS data set. Without metadata, or with --sample, they are inferred from
-    the first records of some shards, and the last column names what bytes seem to contain. With --message, they are the
-    fields of that type. --split shows the shards of one split; --where also counts the records that meet a condition.
+    The features come from the metadata of a TFDS data set. Without metadata, or with --sample, they are inferred from
+    the first records of some shards, and the last column says what bytes seem to contain. With --message, they are the
+    fields of that message. --split shows only the shards of one split; --where also counts the records that meet the
+    condition.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
@@ -214,17 +215,17 @@ def copy(
     begin: Callable[..., None] | None,
     **arguments: Any,
 ) -> None:
-    """Copy records to shards of another size or compression.
+    """Copy records to new shards of a different size or compression.
 
-    --where and --columns copy some of them. Records of any payload type are copied byte for byte; with --columns they
-    must be Examples or SequenceExamples.
-    --where compares the features of --features, else of the metadata of a TFDS data set, else inferred ones.
+    --where and --columns copy only some records or features. Records with any payload are copied byte for byte; with
+    --columns, they must be Examples or SequenceExamples. --where needs the features that it compares: from --features,
+    otherwise from the metadata of a TFDS data set, otherwise inferred.
 
-    SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one
-    shard, or a directory. By default each shard becomes one new shard.
+    SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', the name of a
+    single shard, or a directory. By default each shard becomes one new shard.
 
-    Without a scheduler, --begin plans the copies, --part writes one part of them in any process of any machine, and
-    --finish verifies all shards: these and --status need only the TARGET.
+    Without a scheduler, --begin plans the copies, --part writes one part in any process on any machine, and --finish
+    verifies all shards. --part, --finish and --status need only the TARGET.
     """
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord
 
@@ -253,12 +254,12 @@ def copy(
 @pattern_argument()
 @options("features", "compression", "threads")
 def index(pattern: str | list[str], features: str | None, compression: str | None, threads: int) -> None:
-    """Write the index of each shard next to it.
+    """Write an index next to each shard.
 
-    Shards with an index open without being read. FILE.idx has the format of DALI's and vahidk's tfrecord2idx: one line
-    per record with its byte offset and its length. For gzip shards, FILE.gzidx holds the access points at which
-    decompression can start; this needs indexed_gzip. With --features, FILE.lengths.idx holds the lengths of rows that
-    differ in length, so that to-zarr with these features reads the shards once.
+    A shard that has an index opens without being scanned. FILE.idx has the format of tfrecord2idx, as DALI and vahidk
+    read it: one line per record, with its byte offset and its length. For gzip shards, FILE.gzidx lists the points at
+    which decompression can start; this needs indexed_gzip. With --features, FILE.lengths.idx lists the lengths of
+    ragged rows, so that to-zarr with the same features reads the shards only once.
     """
     from dask_tfrecord.rows.counting import write_indexes
     from dask_tfrecord.rows.progress import show_immediately
@@ -277,9 +278,9 @@ def index(pattern: str | list[str], features: str | None, compression: str | Non
 @options("as_json", "compression", "threads")
 @click.pass_context
 def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compression: str | None, threads: int) -> None:
-    """Check every record of shards for damage.
+    """Check every record for damage.
 
-    For each damaged file, print the lost byte ranges and the reasons. The exit status is 1 if a file is damaged.
+    For each damaged file, print the byte ranges that are lost, and why. The exit status is 1 if any file is damaged.
     """
     from dask_tfrecord.rows import damaged_records
 
@@ -300,9 +301,9 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
 @path_argument("target")
 @options("as_json", "overwrite", "repaired_compression")
 def repair(source: str, target: str, as_json: bool, overwrite: bool, compression: str | None) -> None:
-    """Write the intact records of SOURCE to TARGET, a new file.
+    """Copy the intact records of SOURCE to a new file, TARGET.
 
-    A JSON file next to TARGET lists the lost byte ranges.
+    TARGET.damage.json lists the byte ranges that are lost.
     """
     from dask_tfrecord.rows import damaged_records
 
@@ -342,10 +343,10 @@ def schema(
 ) -> None:
     """Print the features of shards.
 
-    Features come from --features, else from the metadata of a TFDS data set, else they are inferred, with --where from
-    the records that meet the conditions. The JSON has all
-    arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
-    does not express casts and the decoding of bytes. Python code assigns an equal schema.
+    The features come from --features, otherwise from the metadata of a TFDS data set; otherwise they are inferred (with
+    --where, from the records that meet the condition). The JSON keeps every argument of the features, class names and
+    groups. tfmd is a schema.pbtxt of TensorFlow Metadata, which can't express casts or how bytes are decoded. The
+    Python code builds the same schema.
     """
     from dask_tfrecord.features.schema import Schema
 
@@ -385,13 +386,13 @@ def schema(
 def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
     """Print the first records.
 
-    Features are those of the command schema. With --json, each record is one line: an object of its features. Bytes are
-    text if they are UTF-8 without control characters, otherwise {"base64": …}. NaN and infinities are the strings
-    "NaN", "Infinity" and "-Infinity", and times are text, as in the JSON of protobuf. Complex numbers are
-    [real, imaginary].
+    The features are those that the schema command prints. With --json, each record is one line: an object with its
+    features. Bytes become text if they are UTF-8 without control characters, otherwise {"base64": …}. NaN and
+    infinities become the strings "NaN", "Infinity" and "-Infinity", and times become text, as in protobuf's JSON.
+    Complex numbers become [real, imaginary].
 
-    Of other protobuf messages without --message, print the wire format: field numbers, the likeliest values, and the
-    types that fit. With --json, candidates are pairs of a type and the value.
+    If the records are other protobuf messages and --message is missing, head prints the wire format: field numbers, the
+    likeliest values, and the types that fit. With --json, each candidate is a pair of a type and a value.
     """
     number = next((each for each in pattern if each.isdecimal() and not is_path(each)), "")
     if not isinstance(pattern, str) and number:
@@ -460,10 +461,10 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
     *("errors", "value_errors", "threads"),
 )
 def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
-    """Draw the first records: images, and a table of the rest.
+    """Draw the first records: images as pictures, the rest as a table.
 
-    TARGET ends in .png, or in .html for a page; - displays images and table in the terminal. Features are those of the
-    command schema, and bytes that are encoded images are decoded. This needs Pillow.
+    TARGET ends in .png, or in .html for a page; - shows the images and the table in the terminal. The features are
+    those that the schema command prints, and bytes that contain encoded images are decoded. Needs Pillow.
     """
     path = Path(target)
     if target != "-" and path.suffix.lower() not in (".png", ".html"):
@@ -496,10 +497,11 @@ def describe(
     threads: int,
     **reading: Any,
 ) -> None:
-    """Compute statistics of all values in one pass.
+    """Compute statistics of every feature in one pass.
 
-    Features are those of the command schema. With --json, the numbers are one line; NaN and infinities are the strings
-    "NaN", "Infinity" and "-Infinity". TensorFlow Data Validation reads the file of --tfmd with load_stats_text.
+    The features are those that the schema command prints. With --json, the statistics are one line, in which NaN and
+    infinities are the strings "NaN", "Infinity" and "-Infinity". To read the file that --tfmd writes, call
+    load_stats_text of TensorFlow Data Validation.
     """
     refuse_existing(html, tfmd, overwrite=overwrite)
     with computing(threads):
@@ -522,9 +524,9 @@ def describe(
 def view(*, paths: tuple[str, ...], port: int, browser: bool, memory_limit: str | None, **reading: Any) -> None:
     """Show rows, statistics, episodes and bytes in the browser.
 
-    Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,
-    until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
-    A row that is damaged shows the error in its place, unless --errors skips or fills it.
+    Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. Only this machine can open the page,
+    until you press Ctrl-C. The features come from --features or the fields of --message, otherwise from metadata;
+    otherwise they are inferred. A damaged row shows its error in place, unless --errors skips or fills it.
     """
     from dask_tfrecord.extras.view.opened import BlockCache, check_format, open_path
     from dask_tfrecord.extras.view.server import Server
@@ -586,19 +588,20 @@ def to_zarr(
 ) -> None:
     """Convert shards to a Zarr store in bounded memory.
 
-    Features come from --features, else from the metadata of a TFDS data set, else they are inferred; inferred bytes
-    stay bytes. To decode arrays and text in bytes, give --features the JSON that Schema.to_json writes. After Ctrl-C,
-    the same command with --resume continues. A conversion that fails removes what it wrote, unless it was started with
-    --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
+    The features come from --features, otherwise from the metadata of a TFDS data set; otherwise they are inferred, and
+    bytes stay bytes. To decode arrays and text in bytes, pass --features a file with the JSON of Schema.to_json. With
+    --explode, each row is an item: a step of an episode, or a box in an image. After Ctrl-C, run the same command with
+    --resume to continue. A conversion that fails removes what it wrote, unless it was started with --resume.
 
-    With --append, the shards that the store does not hold yet are appended, with the features of the store; others are
-    left as they are. The store is created if it does not exist.
+    --append appends the shards that the store does not contain yet, with the features of the store, and leaves out the
+    others. The store is created if it does not exist.
 
-    With --add-columns, the columns that the store does not hold yet are added to its rows: give the shards that the
-    store was converted from, in their order. --columns selects columns, and one that the store holds is an error.
+    --add-columns adds the columns that the store does not contain yet to its rows: give the shards that the store was
+    converted from, in the same order. --columns chooses the columns to add; a column that the store already contains is
+    an error.
 
-    Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
-    --finish completes the store: these and --status need only the STORE.
+    Without a scheduler, --begin plans the conversion, --part writes one part in any process on any machine, and
+    --finish completes the store. --part, --finish and --status need only the STORE.
     """
     from dask_tfrecord.shards.listing import is_zarr_group
     from dask_tfrecord.stores.zarr.store import TargetGroup
@@ -682,15 +685,15 @@ def to_tfrecord(
     begin: Callable[..., None] | None,
     **arguments: Any,
 ) -> None:
-    """Write a Zarr store of to-zarr to TFRecord shards.
+    """Convert a Zarr store that to-zarr wrote to TFRecord shards.
 
-    TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
-    By default each write unit of the store becomes a shard. Memory is bounded. Fields of messages are written as these
-    messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them, whose damaged
-    records --errors skips or fills.
+    TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', the name of a single shard, or a
+    directory. By default each write unit of the store becomes a shard. Memory is bounded. Columns that were read from
+    messages are written as the same messages. --message writes messages of another type; STORE may then also be a
+    TFRecord shard with such messages, and --errors skips or fills its damaged records.
 
-    Without a scheduler, --begin plans the shards, --part writes one part of them in any process of any machine, and
-    --finish verifies all shards: these and --status need only the TARGET.
+    Without a scheduler, --begin plans the shards, --part writes one part in any process on any machine, and --finish
+    verifies all shards. --part, --finish and --status need only the TARGET.
     """
     from dask_tfrecord.dataset.reading import read_tfrecord
     from dask_tfrecord.dataset.reading_zarr import from_zarr
@@ -726,11 +729,11 @@ def to_tfrecord(
 def virtual(
     pattern: str | list[str], target: str, features: str | None, columns: list[str] | None, threads: int
 ) -> None:
-    """Write a Zarr store of references into shards.
+    """Write a Zarr store that refers to shards, without copying values.
 
-    Values are not copied. TARGET ends in .json or in .parquet: kerchunk references to ranges of records, which zarr and
-    xarray open where this package is installed. Rows that differ in length, in several chunks, need zarr 3.2 or later
-    and its setting array.rectilinear_chunks, as in ZARR_ARRAY__RECTILINEAR_CHUNKS=1.
+    TARGET ends in .json or .parquet. It contains kerchunk references to ranges of records; zarr and xarray open them
+    where this package is installed. Ragged rows in several chunks need zarr 3.2 or later with its setting
+    array.rectilinear_chunks, as in ZARR_ARRAY__RECTILINEAR_CHUNKS=1.
     """
     from dask_tfrecord.rows.progress import show_immediately
     from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target, virtual_zarr
@@ -774,12 +777,12 @@ def to_lerobot(
 ) -> None:
     """Convert episodes to a LeRobot data set of format 3.0.
 
-    TARGET is a directory: Parquet files of frames and episodes, metadata, statistics, and a video per camera. Features
-    are those of the command to-zarr. After Ctrl-C, the same command with --resume continues one that was started with
-    it. This needs pyarrow and av.
+    TARGET is a directory with Parquet files of frames and episodes, metadata, statistics, and a video per camera. The
+    features are found as in to-zarr. If you start a conversion with --resume and press Ctrl-C, run the same command
+    again to continue. Needs pyarrow and av.
 
-    With --append, the episodes are added to those of TARGET, which is created if it does not exist. --fps, the columns
-    and the encoder have to be those of TARGET.
+    --append adds the episodes to those in TARGET, or creates it if it does not exist. --fps, the columns and the
+    encoder must be the same as in TARGET.
     """
     if overwrite and append:
         raise click.UsageError("--overwrite replaces the existing data set and --append adds to it: give one of them")

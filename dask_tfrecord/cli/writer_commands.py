@@ -21,12 +21,12 @@ from dask_tfrecord.cli.jobs import RESUMED_STEPS, divisible
 from dask_tfrecord.options import COMMANDS, WriterCommand
 
 _FEATURES = (
-    "Features come from --features, else from the metadata of a TFDS data set, else they are inferred. The compression "
-    "of the shards is found from their bytes."
+    "The features come from --features, otherwise from the metadata of a TFDS data set; otherwise they are inferred. "
+    "The compression of the shards is detected from their bytes."
 )
 _STEPS = (
-    "Without a scheduler, --begin plans the files, --part writes one part of them in any process of any machine, and "
-    "--finish verifies all files: these and --status need only the TARGET."
+    "Without a scheduler, --begin plans the files, --part writes one part in any process on any machine, and --finish "
+    "verifies all files. --part, --finish and --status need only the TARGET."
 )
 
 

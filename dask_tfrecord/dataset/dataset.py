@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
-    """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
+    """Hold the columns of records: a mapping from feature name to dask array, with the same chunks of rows.
 
     `for` iterates over the names of columns; ``ds.as_sequence()`` is a sequence of rows, each a dict of its values.
     `read_tfrecord`, `from_zarr` and `Dataset.from_arrays` create data sets. Arrays requested together are decoded
@@ -93,7 +93,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         self._rows = rows
 
     def as_rows(self) -> Rows:
-        """Return the columns as `Rows`, which writers and other outputs take."""
+        """Return the columns as `Rows`, the form that writers and other outputs take."""
         return self._rows
 
     @property
@@ -103,7 +103,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @property
     def nrows(self) -> int | None:
-        """Number of rows; None if they are not counted (``counts=None``)."""
+        """Number of rows; None if rows are not counted (``counts=None``)."""
         return self._rows.nrows
 
     @property
@@ -113,12 +113,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @property
     def chunks(self) -> tuple[float, ...]:
-        """Rows of each chunk; NaN if they are not counted."""
+        """Number of rows in each chunk; NaN if rows are not counted."""
         return self._rows.sizes
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Origin of the rows as JSON values: files with sizes and versions, and the schema of the records."""
+        """Origin of the rows as JSON values: the files with their sizes and versions, and the schema of the records."""
         return self._rows.origin
 
     def __iter__(self) -> Iterator[str]:
@@ -228,9 +228,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def where(self, condition: str | Sequence[Any] | MaskFunction, columns: Sequence[str] | None = None) -> Dataset:
         """Keep the rows that meet a condition.
 
-        The columns of the condition are read now, in a task for each chunk, so that the number of rows is exact. The
-        other columns are decoded later, for the rows that are kept. If rows are not counted (``counts=None``), nothing
-        is read now, and each chunk is filtered when it is read.
+        The columns that the condition names are read now, in one task per chunk, so that the number of rows is exact.
+        The other columns are decoded later, and only for the rows that are kept. If rows are not counted
+        (``counts=None``), nothing is read now, and each chunk is filtered when it is read.
 
         Parameters
         ----------
@@ -243,20 +243,20 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             ``len(NAME)``, ``any(NAME)`` or ``all(NAME)``. Or a function from a dict of blocks of n rows, as in
             `map_blocks`, to a mask: a bool array of shape (n,).
         columns : sequence of str, optional
-            Columns that the function is called with; by default all.
+            Columns to call the function with; by default all.
 
         Returns
         -------
         Dataset
-            The rows in their order, in chunks of the kept rows of a chunk.
+            The rows that are kept, in their order. Each chunk has the rows that are left of the chunk before.
 
         Raises
         ------
         UnknownFeatureError
             If a column does not exist.
         SchemaError
-            If a value does not have the type of its column, a column with several values per row is compared without
-            ``len``, ``any`` or ``all``, or the function returns no mask.
+            If a value does not have the type of its column, if a column with several values per row is compared without
+            ``len``, ``any`` or ``all``, or if the function does not return a mask.
         ValueError
             If filters are not in the notation above.
 
@@ -292,19 +292,19 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.rename({'label': 'class_id'})")
     def rename(self, names: Mapping[str, str] | None = None, **others: str) -> Dataset:
-        """Give columns other names.
+        """Give columns new names.
 
         Parameters
         ----------
         names : mapping of str to str, optional
-            New names by the names of columns.
+            New names by the present names.
         **others : str
-            New names of columns whose names are identifiers.
+            New names, for columns whose present names are identifiers.
 
         Returns
         -------
         Dataset
-            The same columns in their order. They are read only where they are used.
+            The same columns in the same order. Nothing is read until you use them.
 
         Raises
         ------
@@ -348,7 +348,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Returns
         -------
         Dataset
-            The other columns in their order.
+            The other columns, in the same order.
 
         Raises
         ------
@@ -373,17 +373,17 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         n : int
             Number of rows.
         seed : int or other argument of `numpy.random.default_rng`, optional
-            The same seed draws the same rows; without a seed they differ between calls.
+            The same seed draws the same rows. Without a seed, each call draws different rows.
 
         Returns
         -------
         Dataset
-            The rows in the order of the records. Like `rows`, it reads only those records.
+            The rows in the order of the records. As with `rows`, only those records are read.
 
         Raises
         ------
         ValueError
-            If the data set has fewer rows, or they are not counted (``counts=None``).
+            If the data set has fewer than `n` rows, or rows are not counted (``counts=None``).
 
         Examples
         --------
@@ -399,18 +399,18 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.shuffle(seed=0)")
     def shuffle(self, seed: int | None = None) -> Dataset:
-        """Put all rows in random order, to write them in that order or to read parts of them at random.
+        """Put all rows in random order, to write them in that order or to read some of them at random.
 
-        Tasks get the order as its seed, and each process that reads rows computes it, in 8 bytes per row and about
-        0.1 µs. A task reads rows of all shards. Training reads `batches` instead, which take the rows of an epoch in
-        one pass over the files, in another order each time. Unlike `tf.data.Dataset.shuffle`, the order does
-        not depend on a buffer, and is the same in each pass.
+        Tasks get only the seed, and each process that reads rows computes the order from it, which takes 8 bytes and
+        about 0.1 µs per row. A task reads rows from all shards. For training, use `batches` instead: an epoch takes its
+        rows in one pass over the files, in a different order each time. Unlike in `tf.data.Dataset.shuffle`, the order
+        does not depend on a buffer, and it is the same in each pass.
 
         Parameters
         ----------
         seed : int, optional
-            The same seed gives the same order, with every release of NumPy: the order of the first epoch of
-            ``batches(…, shuffle="full", seed=seed)``. Without a seed it differs between calls.
+            The same seed gives the same order with every release of NumPy: that of the first epoch of
+            ``batches(…, shuffle="full", seed=seed)``. Without a seed, each call gives a different order.
 
         Returns
         -------
@@ -435,20 +435,21 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.assign({'name': array})")
     def assign(self, variables: Mapping[str, Any] | None = None, /, **arrays: Any) -> Dataset:
-        """Add or replace columns. A replaced column leaves its group.
+        """Add columns, or replace columns, which then leave their group.
 
         Parameters
         ----------
         variables : mapping of str to array-like, optional
-            Arrays by name. Names with a slash need it: ``ds.assign({"steps/reward": array})``.
+            Arrays by name, for names that are no identifiers: ``ds.assign({"steps/reward": array})``.
         **arrays : array-like
-            Arrays with as many rows as the data set, of the kinds that `dask_tfrecord.to_tfrecord` accepts.
+            Arrays with as many rows as the data set, of any kind that `dask_tfrecord.to_tfrecord` accepts.
 
         Raises
         ------
         SchemaError
-            If an array has another number of rows, holds masked or missing values, or is a dask array of objects. If
-            rows are not counted, only arrays computed chunk by chunk from the columns are accepted.
+            If an array has a different number of rows, contains masked or missing values, or is a dask array of
+            objects. If rows are not counted, only arrays that are computed chunk by chunk from the columns are
+            accepted.
         """
         from dask_tfrecord.rows.inputs import aligned_column
 
@@ -460,32 +461,33 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.map_blocks(function)")
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
-        """Pass the rows through a function, block by block, within the task that decodes them.
+        """Apply a function to the rows, block by block, within the task that decodes them.
 
         Parameters
         ----------
         func : callable
-            Function from a dict of blocks with n rows to another one. It may change, add and drop columns.
-            Blocks are NumPy arrays; ragged rows are a `RaggedBlock` (``values`` and ``row_splits``), which the function
-            may return as well. Blocks may have any number of rows, so each row must be processed independently.
-            Rows of bytes become objects when the function asks for their block, which is slow: ``blocks["label"]`` asks
-            for one, ``blocks.items()`` for all.
+            Function that takes a dict of blocks with n rows and returns a dict of blocks with n rows. It may change,
+            add and drop columns. Blocks are NumPy arrays; ragged rows are a `RaggedBlock` (``values`` and
+            ``row_splits``), which the function may return as well. A block may have any number of rows, so treat each
+            row independently. Rows of bytes are converted to objects when the function asks for their block, which is
+            slow: ``blocks["label"]`` asks for one block, ``blocks.items()`` for all.
         template : mapping, optional
-            Output of the function: a feature class for each name, or an empty array of the right dtype and shape. A
-            Schema, like ``ds.schema``, keeps its groups. By default `map_blocks` calls the function once with empty
-            blocks.
+            What the function returns: for each name a feature class, or an empty array with the right dtype and shape.
+            A Schema, like ``ds.schema``, also keeps its groups. By default, `map_blocks` calls the function once with
+            empty blocks to find out.
 
         Returns
         -------
         Dataset
-            Lazy. A column that is returned under its name with the same dtype and shape keeps its feature class, so
-            that `to_tfrecord` writes the same kind of values. Without a Schema as `template`, no column is in a group,
-            because the function may change lengths: `to_zarr` takes ``groups=``.
+            Nothing is computed yet. A column that the function returns under the same name, with the same dtype and
+            shape, keeps its feature class, so that `to_tfrecord` writes the same kind of values. Without a Schema as
+            `template`, no column is in a group, because the function may change lengths; give groups to `to_zarr` as
+            ``groups=``.
 
         Raises
         ------
         ValueError
-            If no template is given and the function fails on empty blocks.
+            If you give no template and the function fails on empty blocks.
         """
         if not callable(func):
             raise TypeError(f"map_blocks takes a function from a dict of arrays to a dict of arrays; got {func!r:.100}")
@@ -494,20 +496,20 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return Dataset(self._rows.map(func, mapped_schema(made, self.schema)))
 
     def to_backend(self, backend: str | None = None) -> Dataset:
-        """Move numbers to a backend of dask, like ``"cupy"`` for arrays on a GPU, as `dask.array.Array.to_backend`.
+        """Move numbers to a dask backend, like ``"cupy"`` for a GPU, as `dask.array.Array.to_backend` does.
 
         Parameters
         ----------
         backend : str, optional
-            Name of the backend; by default the dask configuration ``array.backend``. ``"numpy"`` moves back.
+            Name of the backend; by default, dask's setting ``array.backend``. ``"numpy"`` moves the numbers back.
 
         Returns
         -------
         Dataset
-            The same rows. Columns of numbers with a fixed shape are dask arrays of the backend, and functions of
-            `map_blocks` get arrays of the backend, also as the values and row splits of a `RaggedBlock`. Text and bytes
-            stay in the memory of the process. Functions may return arrays of either memory. `compute`, `batches` and
-            the writers return or write arrays of NumPy, to which the values are copied.
+            The same rows. Columns of numbers with a fixed shape are dask arrays of the backend, and functions in
+            `map_blocks` get arrays of the backend, also as the values and row splits of a `RaggedBlock`. They may
+            return arrays in either memory. Text and bytes stay in the memory of the process. `compute`, `batches` and
+            the writers copy the values to NumPy arrays first.
 
         Raises
         ------
@@ -538,30 +540,29 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         arrays : mapping of str to array-like, xarray.Dataset, pandas.DataFrame or dask.dataframe.DataFrame
-            Arrays with rows along the first axis. The index of a DataFrame must be row numbers: a data set has no
-            index. The lengths of the partitions of a dask DataFrame are computed now.
+            Arrays with rows along the first axis. A data set has no index, so that of a DataFrame must be the row
+            numbers. For a dask DataFrame, the lengths of its partitions are computed now.
         features : mapping of str to feature, optional
-            Features of columns, which arrays of objects need. `FixedLenSequenceFeature` describes rows without
-            padding.
+            Features of columns; arrays of objects need them. `FixedLenSequenceFeature` describes rows without padding.
 
         Returns
         -------
         Dataset
-            Columns keep their dtypes. Of a DataFrame, Arrow lists are ragged rows, lists of fixed size and tensors are
-            dense, and a struct of `data` and `shape` is an array per row, so that
-            ``from_arrays(ds.to_dataframe())`` has the columns of `ds`, except that bfloat16 is float32 and complex
-            numbers are pairs. Categories are decoded.
+            Columns keep their dtypes. In a DataFrame, Arrow lists become ragged rows, lists of fixed size and tensors
+            become dense arrays, and a struct of `data` and `shape` becomes an array per row. So
+            ``from_arrays(ds.to_dataframe())`` has the columns of `ds`, except that bfloat16 becomes float32, and
+            complex numbers become pairs. Categories are decoded.
 
         Raises
         ------
         SchemaError
-            If `arrays` is empty, the numbers of rows differ, no feature describes the dtype of an array, an array
-            does not have the form of its feature, a value is missing (the error names column and rows), or the index
-            of a DataFrame is not row numbers.
+            If `arrays` is empty, if arrays differ in their number of rows, if no feature describes the dtype of an
+            array, if an array does not fit its feature, if a value is missing (the error names column and rows), or if
+            the index of a DataFrame is not the row numbers.
         UnknownFeatureError
-            If the array of a feature is missing.
+            If a feature has no array.
         FeatureError
-            If a number of a list does not fit the dtype of its feature.
+            If a number in a list does not fit the dtype of its feature.
 
         Examples
         --------
@@ -578,23 +579,23 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.ragged('tokens')")
     def ragged(self, name: str) -> tuple[da.Array, ...]:
-        """Return flat values and row splits of a column whose rows differ in length or shape.
+        """Get the flat values and the row splits of a column whose rows differ in length or shape.
 
         Parameters
         ----------
         name : str
-            Column of ragged rows, at any number of levels, or of arrays with a shape per row.
+            Column with ragged rows, at any number of levels, or with arrays whose shapes differ by row.
 
         Returns
         -------
         values : dask array of shape (nvalues, *inner)
             All values, in chunks of unknown sizes.
         *row_splits : dask arrays of int64, shape (nrows + 1,) for the first
-            One array per level, the outermost first. Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or those
+            One array per level, the outermost first. Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or these
             rows of the next level, as in `tf.RaggedTensor`.
         shapes : dask array of int64, shape (nrows, axes), or (narrays, axes) for lists of arrays
-            Only for arrays with shapes of their own, whose values are flattened. The last row splits divide the values
-            among the arrays.
+            Only for arrays whose shapes differ; their values are flattened. The last row splits say which values belong
+            to which array.
         """
         self._check_names([name])
         return ragged_column(self._rows.select_columns([name]), name, self.schema[name])
@@ -606,10 +607,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         name : str
-            Column of ragged rows.
+            Column with ragged rows.
         length : int or tuple of int
-            Values per row, for each level of rows. A longer row raises `FeatureError` when it is computed: rows are
-            never cut.
+            Number of values per row, for each level of rows. Rows are never cut: a longer row raises `FeatureError`
+            when it is computed.
         value : scalar, optional
             Padding, by default 0 or ``b""``.
 
@@ -620,16 +621,18 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Raises
         ------
         SchemaError, ValueError
-            If the rows are not ragged, or the column has other levels or a dtype that cannot represent `value`.
+            If the rows are not ragged, if the column has a different number of levels, or if its dtype can't represent
+            `value`.
         """
         self._check_names([name])
         return padded_column(self._rows.select_columns([name]), name, self.schema[name], length, value)
 
     @explain_arguments("ds.head(5), or ds[['label']].head(5) for some columns")
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
-        """Compute the first `n` rows, or all if there are fewer: a dict of arrays, which a notebook shows as a table.
+        """Compute the first `n` rows, or all if there are fewer, as a dict of arrays.
 
-        Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
+        A notebook shows it as a table. Only these rows are decoded, unless rows are not counted (``counts=None``) and come from `map_blocks` or
+        `explode`.
         """
         return FirstRows(self._rows.head(checked_integer("the number of rows n", n, 0)))
 
@@ -637,11 +640,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def compute(self, *columns: str, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
 
-        The threaded scheduler decodes records directly into the results and needs little memory beyond them. Other
-        schedulers send flat buffers, which are concatenated here. Keyword arguments are passed to `dask.compute`.
+        The threaded scheduler decodes records directly into the results, and needs little memory beyond that. Other
+        schedulers send flat buffers, which are concatenated here. Keyword arguments go to `dask.compute`.
 
-        Rows of different lengths are views on the values of all records that were read at once. To keep a few rows and
-        free the others, copy them.
+        Ragged rows are views of the values of all records that were read together. To keep a few rows and free the
+        others, copy those rows.
         """
         if columns:
             one = f"ds[{columns[0]!r}]" if len(columns) == 1 else f"ds[{list(columns)}]"
@@ -649,12 +652,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return self._rows.compute(**kwargs)
 
     def to_delayed(self) -> list[Delayed]:
-        """Return a `dask.delayed.Delayed` for each chunk: all columns of its rows, as `compute` returns them.
+        """Get a `dask.delayed.Delayed` for each chunk, which computes all columns of its rows as `compute` does.
 
         Returns
         -------
         list of dask.delayed.Delayed
-            In the order of the rows. Each decodes the columns of its chunk together, in one task.
+            One per chunk, in the order of the rows. Each decodes the columns of its chunk together, in one task.
 
         Examples
         --------
@@ -663,7 +666,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> len(chunks), chunks[1].compute()["label"].tolist()
         (2, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4])
 
-        A function of the columns of one chunk, called on the workers:
+        Call a function with the columns of each chunk, on the workers:
 
         >>> count = dask.delayed(lambda columns: int((columns["label"] > 2).sum()))
         >>> dask.compute(*map(count, chunks))
@@ -673,56 +676,57 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.persist(), or ds[['label']].persist() for some columns")
     def persist(self, **kwargs: Any) -> Dataset:
-        """Decode all chunks now and keep the flat buffers in memory, on the workers of a cluster.
+        """Decode all chunks now, and keep them in memory: of this process, or of the workers of a cluster.
 
-        Keyword arguments are passed to `dask.persist`.
+        Keyword arguments go to `dask.persist`.
         """
         dataset: Dataset = dask.persist(self, **kwargs)[0]
         return dataset
 
     @explain_arguments("ds.count(), or ds.where('label > 2').count() for some rows")
     def count(self) -> int:
-        """Return the number of records; count them now if they are not counted (``counts=None``)."""
+        """Return the number of records, counting them now if they were not counted (``counts=None``)."""
         return self._rows.count()
 
     @explain_arguments("ds.explode('tokens'), with the name of a ragged column or a group")
     def explode(
         self, group: str | Sequence[str], *, repeat: str | Sequence[str] = (), number: str | None = None
     ) -> Dataset:
-        """Make one row an item from columns with the same row lengths: steps, boxes.
+        """Turn each item of ragged columns, like a step or a box, into a row.
 
-        Items are counted now: one pass over the records on the active scheduler, which decodes lengths only. Values are
-        read later, from the records that hold the requested rows. Nothing is counted if rows are not (``counts=None``).
+        Items are counted now, in one pass over the records on the active scheduler that decodes only lengths. Values
+        are read later, from the records that contain the requested rows. If rows are not counted (``counts=None``),
+        items are not counted either.
 
         Parameters
         ----------
         group : str or sequence of str
-            Columns to divide into items. A group of the schema, or a prefix of names: ``"steps"`` means all ragged
-            columns under ``steps/``, for example the fields of a sequence of TensorFlow Datasets. Or a list of columns:
-            ragged ones of any number of levels, arrays of `TensorFeature` that differ in their first size, and feature
-            lists read by `FixedLenSequenceFeature`, without their padding.
+            Columns to divide into items, which must have the same row lengths. Give a group of the schema, or a prefix
+            of names: ``"steps"`` means all ragged columns under ``steps/``, for example the fields of a TFDS sequence.
+            Or give a list of columns: ragged columns with any number of levels, arrays of a `TensorFeature` that differ
+            in their first size, and feature lists that a `FixedLenSequenceFeature` reads, without their padding.
         repeat : str or sequence of str, optional
-            Columns whose rows are repeated for each item of their record.
+            Columns to repeat for each item of their record.
         number : str, optional
-            Name of a new column (int64): the number of each item in its record, from 0.
+            Name for a new int64 column that numbers the items of each record, from 0.
 
         Returns
         -------
         Dataset
-            The columns of the group, in chunks of the items of one chunk of records; chunks without items are left out.
-            Items of a fixed shape are dense, bytes are an object column, and nested rows are ragged with one level
-            less. Then the columns of `repeat`, and the column ``record`` (int64): the row of the item in this data set,
-            so that ``ds.rows[record]`` is its record. It is omitted if rows are not counted. Records without items have
-            no rows. Other columns are left out.
+            First the columns of the group: items with a fixed shape are dense, bytes are an object column, and nested
+            rows are ragged with one level less. Then the columns in `repeat`, and the int64 column ``record``, the row
+            of the item in this data set, so that ``ds.rows[record]`` is its record; it is left out if rows are not
+            counted. Other columns are left out, and records without items have no rows. A chunk has the items of one
+            chunk of records; chunks without items are left out.
 
         Raises
         ------
         UnknownFeatureError
             If the column or prefix does not exist.
         SchemaError
-            If a column of the group is dense, is in `repeat` too, or is named ``record``.
+            If a column of the group is dense, is also in `repeat`, or is named ``record``.
         FeatureError
-            If columns of the group differ in length. The error has the file, the record and both lengths.
+            If columns of the group differ in length. The error names the file, the record and both lengths.
 
         Examples
         --------
@@ -746,37 +750,38 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         repeat: str | Sequence[str] = (),
         number: str | None = None,
     ) -> Dataset:
-        """Return one row per item of a group, with the items around it: the steps of an episode with their history.
+        """Turn each item into a row with the items around it, like each step of an episode with its history.
 
-        A window never crosses the border of a record. Records are read and decoded as by `explode`: each once per
-        chunk, whatever the number of windows that share its steps.
+        A window never reaches into the next record. Records are read and decoded as by `explode`: once per chunk,
+        however many windows share their steps.
 
         Parameters
         ----------
         group : str or sequence of str
             Columns to divide into items, as in `explode`.
         past, future : int, optional
-            Steps before and after each item.
+            Number of steps before and after each item.
         stride : int, optional
-            Distance of the steps of a window, in items, as in `tf.data.Dataset.window`.
+            Distance between the steps of a window, in items, as in `tf.data.Dataset.window`.
         pad : {"edge", "zero", "drop"}, optional
-            Steps before the first and after the last item of a record are copies of that item, or zeros (empty bytes
-            and text; ragged rows without values). "drop" leaves out the rows whose window is not complete.
+            What stands for the steps before the first and after the last item of a record: copies of that item, or
+            zeros (empty bytes and text, and ragged rows without values). "drop" leaves out rows whose window is
+            incomplete.
         items : str or sequence of str, optional
-            Columns of the same row lengths that have the item itself, without a window: the images of the step whose
-            next actions are the window.
+            Columns with the same row lengths of which a row gets the item alone, without a window: for example the
+            image of a step, where the window has its next actions.
         repeat : str or sequence of str, optional
-            Columns whose rows are repeated for each item of their record.
+            Columns to repeat for each item of their record.
         number : str, optional
-            Name of a new column (int64): the number of each item in its record, from 0.
+            Name for a new int64 column that numbers the items of each record, from 0.
 
         Returns
         -------
         Dataset
-            The columns of the group with the shape ``(past + 1 + future, *shape of an item)``, ordered in time; ragged
-            items have one more level of rows. Then the columns of `items` and of `repeat`, the column ``record``
-            (int64) of `explode`, and the column ``mask`` (bool, one per step): True for steps of the record, False for
-            padding. It is omitted with ``pad="drop"``.
+            First the columns of the group, with the shape ``(past + 1 + future, *shape of an item)``, ordered in time;
+            ragged items get one more level of rows. Then the columns in `items` and in `repeat`, the column ``record``
+            as in `explode`, and the bool column ``mask``, with one value per step: True for steps of the record, False
+            for padding. With ``pad="drop"``, there is no mask.
 
         Raises
         ------
@@ -801,7 +806,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return Dataset(explode_rows(self._rows, group, repeat, window, number, items))
 
     def verify(self) -> DamageReport:
-        """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
+        """Check all records in the files of the data set, as they are now; see `dask_tfrecord.verify`."""
         shards = None if self._rows.source is None else self._rows.source.shards
         if shards is None:
             raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
@@ -869,29 +874,29 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def to_arrow_batches(self, *, tensors: bool = True) -> Any:
         """Read the rows as Arrow record batches, one per chunk.
 
-        Chunks are decoded ahead, one for each thread and one more: on the cluster of an active client, else in threads
-        of this process. The extra ``arrow`` is needed.
+        Chunks are decoded ahead, one for each thread and one more: on the cluster of the active client, otherwise in
+        threads of this process. Needs the extra ``arrow``.
 
         Parameters
         ----------
         tensors : bool, default True
-            Shapes of several axes have the type arrow.fixed_shape_tensor. If False, they are nested lists of fixed
-            sizes, for libraries that refuse the type, like datasets.
+            Give arrays with several axes the type arrow.fixed_shape_tensor. If False, they are nested lists of fixed
+            sizes, for libraries that refuse this type, like datasets.
 
         Returns
         -------
         iterator of pyarrow.RecordBatch
-            It has the attribute `schema`, is an Arrow stream itself, and `close` stops its tasks early. Bytes are
-            large_binary, text is large_string, ragged rows are large_list, fixed shapes are fixed_size_list (one axis)
-            or arrow.fixed_shape_tensor; values and offsets are not copied. The metadata of a field has the feature,
-            its class, dtype, shape and class names.
+            It has the attribute `schema` and is itself an Arrow stream; `close` stops its tasks early. Bytes are
+            large_binary, text is large_string, ragged rows are large_list, and fixed shapes are fixed_size_list (one
+            axis) or arrow.fixed_shape_tensor. Values and offsets are not copied. The metadata of a field contain the
+            feature, its class, dtype, shape and class names.
 
         Raises
         ------
         SchemaError
-            If the data set has rows and no columns.
+            If the data set has rows but no columns.
         TFRecordError
-            While iterating, as `compute` raises it.
+            While you iterate, as `compute` raises it.
 
         Examples
         --------
@@ -917,26 +922,26 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def to_awkward(self) -> Any:
         """Read the rows as Awkward Arrays, one record array per chunk.
 
-        Chunks are decoded ahead, as by `to_arrow_batches`. The extra ``awkward`` is needed.
+        Chunks are decoded ahead, as by `to_arrow_batches`. Needs the extra ``awkward``.
 
         Returns
         -------
         iterator of awkward.Array
-            Each has a field per column. Shapes are lists of fixed sizes, ragged rows are lists, text is strings and
-            bytes are bytestrings; values and offsets are not copied. The columns of a group of the schema are one field
-            of lists of records. Rows with shapes of their own are records of `data`, a list, and `shape`. `close`
-            stops the tasks early.
+            Each array has a field per column. Fixed shapes are lists of fixed sizes, ragged rows are lists, text is
+            strings and bytes are bytestrings. Values and offsets are not copied. The columns of a group in the schema
+            become one field with lists of records. Arrays whose shapes differ become records with a list `data` and a
+            `shape`. `close` stops the tasks early.
 
         Raises
         ------
         ImportError
             If awkward is not installed.
         SchemaError
-            If the data set has rows and no columns, or a group has the name of a column outside of it.
+            If the data set has rows but no columns, or if a group has the same name as a column outside of it.
         FeatureError
-            While iterating, if columns of a group differ in their number of items.
+            While you iterate, if columns of a group differ in their number of items.
         TFRecordError
-            While iterating, as `compute` raises it.
+            While you iterate, as `compute` raises it.
 
         Examples
         --------
@@ -951,25 +956,25 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.to_dataframe(), or ds[['label']].to_dataframe() for some columns")
     def to_dataframe(self) -> Any:
-        """Return a dask DataFrame of the rows, one partition per chunk.
+        """Turn the rows into a dask DataFrame, with one partition per chunk.
 
-        Nothing is read until it is computed. A partition decodes all columns: select those that are needed first, as in
-        ``ds[["label"]].to_dataframe()``. The extra ``arrow`` is needed.
+        Nothing is read until you compute. A partition decodes all columns, so select those that you need first, as in
+        ``ds[["label"]].to_dataframe()``. Needs the extra ``arrow``.
 
         Returns
         -------
         dask.dataframe.DataFrame
-            Floats have dtypes of NumPy, where NaN is missing. Other columns have `pandas.ArrowDtype` with the types of
-            `to_arrow_batches`, except that shapes of several axes are nested lists. The index is the row number, and
-            divisions are known if rows are counted. If not, each partition numbers its rows from 0. Empty chunks are
-            omitted.
+            Floats have NumPy dtypes, in which NaN counts as missing. Other columns have `pandas.ArrowDtype` with the
+            types of `to_arrow_batches`, except that arrays with several axes are nested lists. The index is the row
+            number, and divisions are known if rows are counted. Otherwise, each partition numbers its rows from 0.
+            Empty chunks are left out.
 
         Raises
         ------
         ImportError
             If pyarrow or pandas is not installed.
         SchemaError
-            If the data set has rows and no columns.
+            If the data set has rows but no columns.
 
         Examples
         --------
@@ -986,24 +991,25 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.to_polars(), or ds[['label']].to_polars() for some columns")
     def to_polars(self) -> Any:
-        """Return a polars LazyFrame of the rows, which polars and DuckDB query.
+        """Turn the rows into a polars LazyFrame, which polars and DuckDB can query.
 
-        A query reads the columns that it needs. Comparisons with literals, ``is_in``, lengths of lists, and their
-        combinations are tested first, and the other columns are decoded for the rows that they keep; polars applies all
-        other predicates to the decoded rows. Each chunk is one or more frames, decoded ahead as by `to_arrow_batches`.
-        The extra ``polars`` is needed.
+        A query reads only the columns that it needs. Comparisons with literals, ``is_in``, lengths of lists, and
+        combinations of these are tested first, and the other columns are decoded only for the rows that remain. polars
+        applies all other predicates to the decoded rows. Each chunk becomes one or more frames, decoded ahead as by
+        `to_arrow_batches`. Needs the extra ``polars``.
 
         Returns
         -------
         polars.LazyFrame
-            Columns have the types of `to_arrow_batches`, with nested arrays of fixed sizes for shapes of several axes.
+            Columns have the types of `to_arrow_batches`, except that arrays with several axes are nested arrays of
+            fixed sizes.
 
         Raises
         ------
         ImportError
             If polars or pyarrow is not installed.
         SchemaError
-            If the data set has rows and no columns.
+            If the data set has rows but no columns.
         TFRecordError
             When a query is run, as `compute` raises it.
 
@@ -1027,31 +1033,31 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         together: bool = False,
         ragged: Literal["objects", "flat"] = "objects",
     ) -> xarray.Dataset:
-        """Return the columns as an xarray Dataset, backed by dask.
+        """Turn the columns into an xarray Dataset, backed by dask.
 
-        Nothing is read until it is computed. The extra ``xarray`` is needed.
+        Nothing is read until you compute. Needs the extra ``xarray``.
 
         Parameters
         ----------
         coords : sequence of str, optional
-            Columns that are coordinates.
+            Columns to make coordinates.
         dimension_names : mapping of str to sequence of str, optional
-            Names of the axes of a row, by column: ``{"image": ("height", "width", "channel")}``. Axes of one name have
-            one length. By default ``NAME.dim_1`` and so on, as in the stores of `to_zarr`.
+            Names of the axes of a row, by column: ``{"image": ("height", "width", "channel")}``. Axes that share a name
+            must have the same length. Defaults to ``NAME.dim_1`` and so on, as in the stores of `to_zarr`.
         together : bool, default False
-            False: each variable decodes its own column, and of a selection the selected records only. True: one task
-            per chunk decodes all columns, for computations of all of them.
+            If False, each variable decodes its own column, and a selection decodes only the selected records. If True,
+            one task per chunk decodes all columns, which is faster if you compute all of them.
         ragged : {"objects", "flat"}, default "objects"
-            Columns of bytes, and of rows that differ in length or shape. ``"objects"``: one object per record.
-            ``"flat"``: the arrays of `to_zarr`, ``NAME.values`` and ``NAME.row_splits``, with dimensions of their own
-            that a selection of records does not change. Their values are counted now, in tasks. Coordinates stay
-            objects.
+            How to represent bytes, and rows that differ in length or shape. ``"objects"`` makes one object per record.
+            ``"flat"`` makes the arrays that `to_zarr` writes, ``NAME.values`` and ``NAME.row_splits``, with dimensions
+            of their own, which a selection of records does not change. Their values are counted now, in tasks.
+            Coordinates stay objects.
 
         Returns
         -------
         xarray.Dataset
-            Rows have the dimension ``record``. The variable of column ``a/b`` is named ``a.b``. A variable has the
-            attributes ``feature``, ``feature_class`` and, if they are known, ``class_names``.
+            Rows have the dimension ``record``. Column ``a/b`` becomes the variable ``a.b``. Each variable has the
+            attributes ``feature``, ``feature_class`` and, if known, ``class_names``.
 
         Raises
         ------
@@ -1062,7 +1068,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ValueError
             If rows are not counted (``counts=None``), or an argument has an invalid value.
         SchemaError
-            If two columns would be variables of one name.
+            If two columns would become variables with the same name.
 
         Examples
         --------
@@ -1079,22 +1085,22 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.preview(16), or ds[['label']].preview(16) for some columns")
     def preview(self, n: int = 16) -> Preview:
-        """Read the first rows, and display them as pictures, numbers, text and spark-lines.
+        """Read the first rows, and show them as pictures, numbers, text and sparklines.
 
-        Columns of images, and arrays of the shape of an image, are a contact sheet with labels and class names. Bytes
-        that are encoded images are decoded. Other columns are a table. Images of 8 bits are displayed unchanged; others
-        are scaled to the values of the displayed rows, and the column states them.
+        Image columns, and arrays that are shaped like images, make a contact sheet with labels and class names. Bytes
+        that contain encoded images are decoded. Other columns make a table. Images with 8 bits are shown unchanged;
+        others are scaled to the range of the rows that are shown, which the column states.
 
         Parameters
         ----------
         n : int, default 16
-            Number of rows; all if there are fewer. Only these are decoded if rows are counted.
+            Number of rows, or all if there are fewer. If rows are counted, only these are decoded.
 
         Returns
         -------
         Preview
-            Notebooks display it as HTML, `print` as text for the width of the terminal. `to_html` and `to_png` write
-            files; a PNG needs the extra ``image``.
+            Notebooks show it as HTML; `print` shows text as wide as the terminal. `to_html` and `to_png` write files; a
+            PNG needs the extra ``image``.
 
         Raises
         ------
@@ -1124,21 +1130,21 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.view(), or ds.view(port=8080) for a page at this port")
     def view(self, *, port: int = 0, memory_limit: int | str = "512 MiB") -> Server:
-        """Show the rows, statistics, episodes and bytes on a page in the browser, or below the cell of a notebook.
+        """Show rows, statistics, episodes and bytes on a page in the browser, or below the cell in a notebook.
 
-        A thread of this process serves the page to this machine. The extra ``view`` is needed.
+        A thread of this process serves the page, and only this machine can open it. Needs the extra ``view``.
 
         Parameters
         ----------
         port : int, default 0
-            Port of the page; 0 for a free one.
+            Port of the page; 0 chooses a free one.
         memory_limit : int or str, default "512 MiB"
-            Bytes that the rows in memory may take, 64 MiB or more.
+            Memory that rows may take, 64 MiB or more.
 
         Returns
         -------
         Server
-            `url` is the address with a secret token. `close` ends the server, as does the end of a ``with`` statement.
+            `url` is the address, with a secret token. To stop the server, call `close` or leave its ``with`` statement.
 
         Raises
         ------
@@ -1160,22 +1166,22 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.describe(), or ds[['label']].describe() for some columns")
     def describe(self) -> Statistics:
-        """Compute statistics of all columns, in one pass over the rows.
+        """Compute statistics of all columns in one pass over the rows.
 
-        A task for each chunk summarises its columns, and the summaries, which have a bounded size, are merged in a
-        tree. The values of ragged rows, and of all items of a group, are counted together. Select columns first to
-        decode no others, as in ``ds[["label"]].describe()``.
+        One task per chunk summarises its columns, and the summaries, whose size is bounded, are merged in a tree. The
+        values of ragged rows are counted together, as are those of all items in a group. To decode only some columns,
+        select them first, as in ``ds[["label"]].describe()``.
 
         Returns
         -------
         Statistics
-            A mapping from column name to `ColumnStatistics`. It prints as a table; notebooks display it with
-            histograms. `to_dict`, `to_dataframe` and `to_pbtxt` (TensorFlow Metadata) export it, and `compare` lists
-            the differences of two data sets. Exact are numbers of rows, of missing, NaN and other values, extremes,
-            means and standard deviations, these also along the last axis of a column. Distinct values are exact below
-            4,096, and have a standard error of 1.6 % otherwise. Quantiles are exact up to 1,024 values, and have an
-            error of rank below 0.01 otherwise. Frequencies of bytes and text are exact up to 1,024 distinct ones, and
-            otherwise at most ``frequencies.error`` too small.
+            A mapping from column name to `ColumnStatistics`. It prints as a table; notebooks add histograms. `to_dict`,
+            `to_dataframe` and `to_pbtxt` (TensorFlow Metadata) export it, and `compare` lists how two data sets differ.
+            The counts of rows, missing values, NaN and other values are exact, and so are extremes, means and standard
+            deviations, also along the last axis of a column. The number of distinct values is exact below 4,096, and
+            has a standard error of 1.6 % above. Quantiles are exact up to 1,024 values; above, their rank is off by
+            less than 0.01. Frequencies of bytes and text are exact up to 1,024 distinct values; above, they may be too
+            small by at most ``frequencies.error``.
 
         Raises
         ------
@@ -1199,31 +1205,31 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
         """Iterate over batches of rows, decoded ahead in threads.
 
-        The order of the rows depends on the data, the chunks of the data set, the options and the seed alone: not on
-        the scheduler, the number of threads, or the release of NumPy.
+        The order of the rows depends only on the data, the chunks of the data set, the options and the seed, and not on
+        the scheduler, the number of threads or the release of NumPy.
 
         Parameters
         ----------
         batch_size : int
-            Rows of a batch. A batch never has rows of two epochs.
+            Number of rows in a batch. A batch never mixes rows of two epochs.
 
         Returns
         -------
         BatchIterator
-            Iterator of dicts with an array of shape ``(batch_size, *shape)`` per column, with the dtypes of `compute`.
-            Numbers have ``__dlpack__`` for other array libraries. Text and bytes are not copied to a
-            device. The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
+            Iterator over dicts with one array of shape ``(batch_size, *shape)`` per column, and the dtypes of
+            `compute`. Numbers have ``__dlpack__`` for other array libraries. Text and bytes are not copied to a device.
+            You may modify the arrays. `state_dict` and `load_state_dict` save and restore the position.
 
         Raises
         ------
         ValueError, TypeError
-            If an option is invalid, or needs counted rows that ``counts=None`` left uncounted.
+            If an option is invalid, or needs counted rows and ``counts=None`` left them uncounted.
         SchemaError
             If a padded column is not ragged, or columns are missing.
         ImportError
             If `device` needs a library that is not installed.
         TFRecordError
-            When a batch is requested that has a damaged record, or a record that contradicts the schema.
+            When you request a batch with a damaged record, or with a record that contradicts the schema.
 
         Examples
         --------
@@ -1239,13 +1245,13 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return BatchIterator((self._rows,), batch_size, **options)
 
     def as_sequence(self) -> RowSequence:
-        """Return the rows as a sequence, for map-style loaders like PyTorch's and Grain's.
+        """Get the rows as a sequence, for map-style loaders like those of PyTorch and Grain.
 
         Returns
         -------
         RowSequence
-            ``len(rows)``; ``rows[i]``, a dict of the values of a row; ``rows.__getitems__(list)``, a list of rows that
-            are read together. It can be pickled.
+            ``len(rows)`` is the number of rows, ``rows[i]`` is a dict with the values of a row, and
+            ``rows.__getitems__(list)`` reads several rows together. The sequence can be pickled.
 
         Raises
         ------

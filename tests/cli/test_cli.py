@@ -409,7 +409,7 @@ def test_wrong_usage_is_clicks_own_error(arguments: str) -> None:
 
 def test_help_and_version_print_text() -> None:
     assert "to-zarr" in shown("--help")
-    assert "feature lists of SequenceExamples" in " ".join(shown("to-zarr", "--help").split())
+    assert "also for SequenceExamples and ELWC" in " ".join(shown("to-zarr", "--help").split())
     assert re.match(r"dask-tfrecord, version \d", shown("--version"))
 
 

@@ -81,7 +81,7 @@ def test_its_command_is_made_of_its_options(shard: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(COMMANDS.added, "to-npy", COMMAND)
     assert re.search("to-npy +Write columns", shown("--help"))
     described = " ".join(shown("to-npy", "--help").split())
-    assert "TARGET is a local directory. Features come from --features" in described
+    assert "TARGET is a local directory. The features come from --features" in described
     assert "--resume Resume an interrupted write of the same rows. --errors" in described
     out = tmp_path / "out"
     command = "to-npy", shard, out, "--chunks", 4
