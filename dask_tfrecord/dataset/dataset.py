@@ -631,8 +631,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
         """Compute the first `n` rows, or all if there are fewer, as a dict of arrays.
 
-        A notebook shows it as a table. Only these rows are decoded, unless rows are not counted (``counts=None``) and come from `map_blocks` or
-        `explode`.
+        A notebook shows it as a table. Only these rows are decoded, unless rows are not counted (``counts=None``) and
+        come from `map_blocks` or `explode`.
         """
         return FirstRows(self._rows.head(checked_integer("the number of rows n", n, 0)))
 
