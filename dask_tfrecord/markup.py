@@ -286,6 +286,8 @@ def stack_columns(
             continue
         for column in apart:
             text = f"{header[column]} {row[column]}" if row[column] else ""
+            # A short quotation is not broken, and a count in parentheses stays on the line of its value.
+            text = re.sub("“[^”]{,24}”| [(]", lambda kept: kept[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
             wrapped = textwrap.wrap(text, width - len(_INDENT), break_long_words=False, break_on_hyphens=False)
-            lines += [f"{_INDENT}{line}" for line in wrapped]
+            lines += [f"{_INDENT}{line}".replace("\N{NO-BREAK SPACE}", " ") for line in wrapped]
     return lines

@@ -232,12 +232,13 @@ def _divide_columns(preview: Preview) -> tuple[list[PreviewColumn], list[Preview
 
 
 def _captions(columns: tuple[PreviewColumn, ...], row: int) -> list[tuple[str, str]]:
-    """Return the names and values below the pictures of a row: classes, else an integer, and a text."""
+    """Return names and values below the pictures of a row: classes, else an integer, and a text without its name."""
     labels = [column for column in columns if column.role == "class"]
     integers = [column for column in columns if column.role == "integer"]
     labels = labels or sorted(integers, key=lambda column: not _LABEL.search(column.name))[:1]
-    chosen = [*labels, *[column for column in columns if column.role == "text"][:1]]
-    return [(_short_caption(each.name, columns), clipped(str(each.cells[row]), _MOST_CAPTION)) for each in chosen]
+    texts = [column for column in columns if column.role == "text"][:1]
+    named = [(_short_caption(each.name, columns), each) for each in labels] + [("", each) for each in texts]
+    return [(name, clipped(str(each.cells[row]), _MOST_CAPTION)) for name, each in named]
 
 
 def _short_caption(name: str, columns: tuple[PreviewColumn, ...]) -> str:
@@ -261,7 +262,8 @@ def _draw_figure(preview: Preview, columns: list[PreviewColumn], row: int) -> st
         name = f"{_short_caption(column.name, preview.columns)} " if len(columns) > 1 else ""
         text = ", ".join(dict.fromkeys(picture.text for picture in pictures)) if pictures else str(cell)
         parts.append(f"<small>{escape(name + text)}</small><br>")
-    lines = [f"<small>{escape(name)}</small> {escape(value)}" for name, value in _captions(preview.columns, row)]
+    named = _captions(preview.columns, row)
+    lines = [f"<small>{escape(name)}</small> {escape(value)}" if name else escape(value) for name, value in named]
     caption = "<br>".join([f"<b>{row}</b>", *lines]) if not lines else f"<b>{row}</b> {'<br>'.join(lines)}"
     return f"<figure>{''.join(parts)}<figcaption>{caption}</figcaption></figure>"
 
@@ -509,10 +511,10 @@ def _picture_strips(font: Any, preview: Preview, columns: list[PreviewColumn]) -
         yield strip
     tiles: list[tuple[Picture | None, list[str]]] = []
     for row in range(preview.nrows):
-        labels = [f"{name} {value}" for name, value in _captions(preview.columns, row)]
+        labels = [f"{name}: {value}" if name else value for name, value in _captions(preview.columns, row)]
         for column in columns:
             cell = column.cells[row]
-            name = f"{row} {_short_caption(column.name, preview.columns)}" if len(columns) > 1 else str(row)
+            name = f"{row} {_short_caption(column.name, preview.columns)}" if len(columns) > 1 else f"row {row}"
             pictures: Iterable[Picture | None] = cell if isinstance(cell, tuple) else (None,)
             tiles += [(picture, [f"{name}: {picture.text if picture else cell}", *labels]) for picture in pictures]
     each = (_WIDTH - 2 * _MARGIN + _GAP) // (_SIDE + _GAP)
@@ -926,7 +928,9 @@ def _array_cell(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Ce
         return "no values"
     if classes or not spread or array.dtype.kind in "cmM":
         return joined([_scalar_cell(each, classes) for each in array[: _LISTED + 1]], _LISTED)
-    return Spark(_means_of_parts(_doubled_pixels(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
+    return Spark(
+        _means_of_parts(_doubled_pixels(array), _POINTS), f"{plural(array.size, 'value')}, {extent_text(array)}"
+    )
 
 
 def _describe_objects(array: NDArray[Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,6 +159,10 @@ class Numbers:
             sum(part.zeros for part in parts),
             *_thin_points(points[order], np.concatenate([part.weights for part in parts])[order]),
         )
+
+    def __repr__(self) -> str:
+        facts = {name: getattr(self, name) for name in ("count", "nan", "minimum", "maximum", "mean", "std")}
+        return f"Numbers({', '.join(f'{name}={value!r}' for name, value in facts.items())})"
 
     @property
     def count(self) -> int:
@@ -394,6 +398,9 @@ class Frequencies:
         values = tuple(texts[number] for number in kept.tolist())
         return cls(kept, counts, values, error + sum(part.error for part in parts))
 
+    def __repr__(self) -> str:
+        return f"Frequencies(top={self.top(3)!r})"
+
     def top(self, n: int = 20) -> list[tuple[bytes, int]]:
         """List the most frequent values with their numbers; equal numbers in the order of the values."""
         pairs = zip(self.values, self.counts.tolist(), strict=True)
@@ -453,7 +460,7 @@ class ColumnStatistics:
     sizes: Numbers | None
     lengths: Numbers | None
     row_values: Numbers | None
-    hashes: NDArray[np.uint64] | None
+    hashes: NDArray[np.uint64] | None = field(repr=False)
     frequencies: Frequencies | None
 
     if not TYPE_CHECKING:

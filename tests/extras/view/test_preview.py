@@ -105,7 +105,7 @@ def test_pixels_labels_and_class_names(tmp_path: Path, monkeypatch: pytest.Monke
     found = dtf.read_tfrecord(tmp_path / "a.tfrecord", schema).preview(4)
     page, wave = Page(found), columns["wave"][1]
     np.testing.assert_array_equal(page.images, photos[:4])
-    assert {"0 cat", "1 dog", "8 x 8 x 3", f"100: {wave.min():.4g} to {wave.max():.4g}"} <= {
+    assert {"0 cat", "1 dog", "8 x 8 x 3", f"100 values, {wave.min():.4g} to {wave.max():.4g}"} <= {
         text.strip() for text in page.texts
     }
     lines = re.findall(r'points="(.*?)"', page.html)
@@ -125,7 +125,7 @@ def test_pixels_labels_and_class_names(tmp_path: Path, monkeypatch: pytest.Monke
         assert starts == starts[:4] * (len(starts) // 4)
     lines = lines_of(found, monkeypatch)
     assert lines[0] == f"First 4 of 6 records of {tmp_path}/a.tfrecord"[: len(lines[0])]
-    assert re.fullmatch(r"1 +8 x 8 x 3 +1 dog +[▁▂▃▄▅▆▇█]{16} 100: .*", lines[-3])
+    assert re.fullmatch(r"1 +8 x 8 x 3 +1 dog +[▁▂▃▄▅▆▇█]{16} 100 values, .*", lines[-3])
     assert "1 1 dog" in coloured(found)
     red, green, blue = photos[0, 0, 0].tolist()
     assert f"38;2;{red};{green};{blue}" in coloured(found)
@@ -141,7 +141,7 @@ def test_lines_have_gaps_and_hold_the_largest_numbers(tmp_path: Path, monkeypatc
     }
     found = dtf.Dataset.from_arrays(columns).preview()
     line = lines_of(found, monkeypatch)[-1]
-    assert "▅▅ ▅ ▅ 6: 1, 2 not finite" in line and "▁█▅▅▅▅ 6: " in line
+    assert "▅▅ ▅ ▅ 6 values, 1, 2 not finite" in line and "▁█▅▅▅▅ 6 values, " in line
     html = Page(found).html
     points = [point for line in re.findall(r'points="(.*?)"', html) for point in line.split()]
     heights = {float(point.partition(",")[2]) for point in points[-6:]}
@@ -377,7 +377,7 @@ def test_a_wide_data_set_has_a_line_per_column(monkeypatch: pytest.MonkeyPatch) 
     preview = dtf.Dataset.from_arrays(columns).preview()
     lines = lines_of(preview, monkeypatch, 100)
     assert len(lines) == 63 and lines[1].split() == ["column", "row", "0"]
-    assert lines[3].startswith("steps/observation/sensor_0    float64 (5)   ") and "5: 0." in lines[3]
+    assert lines[3].startswith("steps/observation/sensor_0    float64 (5)   ") and "5 values, 0." in lines[3]
     # In a terminal, the lines that fit.
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("LINES", "24")
