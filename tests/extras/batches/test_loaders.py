@@ -141,10 +141,9 @@ def python() -> str:
 
 
 def run(python: str, script: str, folder: Path) -> None:
-    """Run a program with the package that is tested; workers of `spawn` import it again."""
+    """Run a program in the other environment, where the package is installed; workers of `spawn` import it again."""
     (folder / "program.py").write_text(script, "utf-8")
-    # This package alone: other packages of this environment must not shadow the other environment's.
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "KERAS_BACKEND": "torch"}
+    environment = {**os.environ, "PYTHONPATH": "", "KERAS_BACKEND": "torch"}
     done = run_program(python, "program.py", cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr[-5000:]
 
