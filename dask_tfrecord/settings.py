@@ -178,6 +178,13 @@ def read_nbytes(name: str, otherwise: str = "") -> int:
     return _read_positive(name, lambda value: int(parse_bytes(value)), f"a number of bytes such as '8 MiB'{otherwise}")
 
 
+def check_unit(option: str, size: str) -> None:
+    """Refuse text that is a number without a unit, where numbers are rows."""
+    if size.strip().isdecimal():
+        rows = size.strip()
+        raise ValueError(f"{option}={size!r} has no unit: write {option}={rows} for rows, or '{rows} MiB' for a size")
+
+
 def parse_size(size: str | int) -> float | None:
     """Parse a size like "64 MiB" to bytes; return None if that fails."""
     from dask.utils import parse_bytes

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -414,6 +415,22 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where(lambda b: b["label"].mean() > 1), "write a comparison of each row, such as blocks['label']"),
     (lambda ds: setattr(ds, "label", 3), "write ds = ds.assign({'label': array})"),
     (lambda ds: dtf.Dataset.from_arrays(label=[1]), "there are 'arrays', 'features'"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("written.parquet"), "to_zarr does not write .parquet files: write ds.to_parquet("),
+    (lambda ds: ds.to_tfrecord("x.csv"), "to_tfrecord does not write .csv files: write '"),
+    (lambda ds: ds.to_parquet("x.zarr"), "to_parquet does not write .zarr files: write ds.to_zarr('x.zarr')"),
+    (lambda ds: ds.to_tfrecord("x.gz"), "the new files are not compressed, as the name"),
+    (lambda ds: dtf.copy_tfrecord("train-*", "x.zst"), "says: write compression='zstd'"),
+    (lambda ds: dtf.read_tfrecord("train-{shard:05d}-of-%05d.tfrecord"), "; write 'train-*-of-*.tfrecord'"),
+    (
+        lambda ds: dtf.read_tfrecord("train-*", chunks="5"),
+        "chunks='5' has no unit: write chunks=5 for rows, or '5 MiB'",
+    ),
+    (lambda ds: ds.to_zarr("z.zarr", chunks="5"), "chunks='5' has no unit: write chunks=5 for rows"),
+    (
+        lambda ds: dtf.resize_images(ds["text"].compute(), (8, 8)),
+        "read the column by ImageFeature(size=(8, 8)), which resizes",
+    ),
+    (lambda ds: dtf.ImageFeature(8), "write ImageFeature(size=(8, 8))"),  # type: ignore[arg-type]
     (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
 
@@ -646,6 +663,15 @@ def test_commands_say_what_is_easily_missed(ds: dtf.Dataset) -> None:
     ):
         done = CliRunner().invoke(tfrecord, arguments)
         assert (done.exit_code, done.stderr) == (0, said)
+
+
+def test_a_warning_in_the_shell_is_one_line(ds: dtf.Dataset, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = CliRunner().invoke(tfrecord, ["copy", FIRST, str(tmp_path / "x.gz")])
+    assert done.exit_code == 0 and re.fullmatch(
+        r"Warning: the new files are not compressed, as the name '.*' says: write --compression gzip\n", done.stderr
+    )
 
 
 def test_shards_of_two_data_sets_are_named_with_their_keys(tmp_path: Path) -> None:

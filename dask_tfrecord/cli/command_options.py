@@ -616,8 +616,8 @@ _WRITERS = {
     **dict.fromkeys((".h5", ".hdf5", ".nc", ".npz"), ""),
     ".zarr": "to-zarr",
 }
-# Commands that write other outputs than shards.
-_NO_SHARDS = ("to-parquet", "to-lerobot", "preview", "virtual")
+# Commands that write a directory, and those that write another file than a shard.
+_DIRECTORIES, _FILES = ("to-zarr", "to-parquet", "to-lerobot"), ("preview", "virtual")
 # Examples of the first argument of a command, and of the last one.
 SOURCES = {"repair": "damaged.tfrecord", "to-tfrecord": "train.zarr"}
 TARGETS = {
@@ -641,17 +641,19 @@ def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
         written = command_line(ctx, ctx.command.name or "", *others, target, first)
         raise click.UsageError(f"{plain(first)} does not exist, and the new file or store comes last. Write {written}")
     name = ctx.command.name or ""
-    suffixes = {Path(each).suffix for each in (first, *others)}
-    if name in _NO_SHARDS and first and Path(target).is_file() and Path(target).suffix in suffixes:
-        written = command_line(ctx, name, first, *others, target, TARGETS[name])
+    sources = [first, *others] if first else []
+    is_shard = Path(target).suffix in {Path(each).suffix for each in sources}
+    if sources and Path(target).is_file() and (name in _DIRECTORIES or (name in _FILES and is_shard)):
+        stores = [each for each in sources if Path(each, "zarr.json").is_file()]
+        shards = [each for each in (*sources, *([target] if is_shard or stores else [])) if each not in stores]
+        written = command_line(ctx, name, *shards, *(stores[:1] or [TARGETS[name]]))
         raise click.UsageError(f"The last argument is what to write, and {plain(target)} is a file. Write {written}")
-    if target.endswith(TEXT) and name in ("to-zarr", "to-parquet", "to-lerobot"):
-        written = command_line(ctx, "head", "--json", "-n", "1000", *([first] if first else []), *others)
+    if target.endswith(TEXT) and name in _DIRECTORIES:
+        written = command_line(ctx, "head", "--json", "-n", "1000", *sources)
         raise click.UsageError(f"{name} writes no text. Write {written} > {Path(target).stem}.jsonl")
     suffix = Path(target).suffix.lower()
     other = _WRITERS.get(suffix, name)
-    if name in ("copy", "to-zarr", "to-parquet", "to-lerobot") and other != name and not is_path(target):
-        sources = [*([first] if first else []), *others]
+    if name in ("copy", *_DIRECTORIES) and other != name and not is_path(target):
         written = command_line(ctx, other or name, *sources, target if other else TARGETS[name])
         raise click.UsageError(f"{name} does not write {suffix} files: did you mean {written}?")
     return target

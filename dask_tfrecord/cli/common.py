@@ -7,6 +7,7 @@ import os
 import select
 import shlex
 import sys
+import warnings
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -128,6 +129,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; show tracebacks only with ``--debug``."""
+        ctx.with_resource(_plain_warnings())
         try:
             return super().invoke(ctx)
         except click.BadOptionUsage as error:
@@ -166,6 +168,19 @@ class Commands(click.Group):
         option = options[0]
         value = _number(option) if isinstance(option.type, click.types.IntParamType) else option.metavar or "VALUE"
         return click.UsageError(f"{error.message} Write {error.option_name} {value}: {option.help}", error.ctx)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings as one line each, without the line of a program."""
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+        said = message.args[0] if isinstance(message, Warning) else message
+        click.echo(f"Warning: {plain(for_commands(said))}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _number(option: click.Parameter) -> str:

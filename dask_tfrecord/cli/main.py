@@ -603,7 +603,6 @@ def to_zarr(
     Without a scheduler, --begin plans the conversion, --part writes one part in any process on any machine, and
     --finish completes the store. --part, --finish and --status need only the STORE.
     """
-    from dask_tfrecord.shards.listing import is_zarr_group
     from dask_tfrecord.stores.zarr.store import TargetGroup
     from dask_tfrecord.stores.zarr.write import open_target
     from dask_tfrecord.stores.zarr.write import to_zarr as write_zarr
@@ -614,12 +613,6 @@ def to_zarr(
     if repeat is not None and explode is None:
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
     check_one_source_of_features(given["features"], given["sample"])
-    if Path(store).is_file():
-        shards = [pattern] if isinstance(pattern, str) else pattern or []
-        stores = [each for each in shards if is_zarr_group(each)]
-        shards = [each for each in shards if each not in stores]
-        written = command_line(click.get_current_context(), "to-zarr", *shards, store, *(stores[:1] or ["out.zarr"]))
-        raise click.UsageError(f"The last argument is the new store, and {plain(store)} is a file. Write {written}")
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
     if append and (overwrite or planned):

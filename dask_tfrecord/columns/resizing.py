@@ -94,6 +94,11 @@ def resize_images(
             )
         dtype = np.asarray(block.values).dtype if isinstance(block, ArraysBlock) else np.dtype(np.uint8)
         return np.empty((0, height, width, channels), dtype if method == "nearest" else np.float32)
+    if isinstance(images[0], bytes):
+        raise SchemaError(
+            f"resize_images: the images are bytes: read the column by ImageFeature(size={tuple(size)}), which resizes, "
+            f"or by RawFeature if the bytes are pixels"
+        )
     kinds = {(image.dtype, image.shape[2:]) for image in images}
     if len(kinds) > 1 or (channels is not None and {(channels,)} != {shape for _, shape in kinds}):
         found = ", ".join(sorted(f"{dtype} with {shape} channels" for dtype, shape in kinds))

@@ -135,10 +135,11 @@ class ImageFeature(Encoded):
         """Return the shape of the images of a record, -1 for what is open; refuse one that contradicts the size."""
         shape = (-1, -1, -1) if self.shape is None else checked_shape(self.shape, "ImageFeature", open_sizes=4)
         if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] == 0):
+            sides = (*shape, *shape)[:2] if len(shape) < 3 else shape[-3:-1]
+            resize = f". To resize images, write ImageFeature(size={sides})" if min(sides, default=0) > 0 else ""
             raise SchemaError(
                 f"ImageFeature: expected shape (height, width, channels), or (count, height, width, channels) for "
-                f"several images per record, -1 for any number; got {shape}"
-                + (f". To resize images, write ImageFeature(size={shape})" if len(shape) == 2 else "")
+                f"several images per record, -1 for any number; got {shape}{resize}"
             )
         *images, height, width, bands = shape
         decoded = (*(size or (height, width)), self.channels or bands)

@@ -636,24 +636,24 @@ def _checked_classes(classes: Any, features: Mapping[str, Feature]) -> dict[str,
         raise SchemaError(
             f"classes are names by feature: write classes={{'label': ['cat', 'dog']}}; got {classes!r:.100}"
         )
+    checked: dict[str, tuple[str, ...]] = {}
     for name, given in classes.items():
         # A feature may have several columns, with names after a dot.
         if name not in features and name.rpartition(".")[0] not in features:
             raise UnknownFeatureError(f"classes: no feature {name!r}{near_misses(name, features)}")
-        if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
-            continue
-        # Numbers by names, or names by numbers.
-        pairs = (
-            [*given.items(), *((label, number) for number, label in given.items())] if isinstance(given, dict) else []
-        )
-        by_number = {number: label for label, number in pairs if isinstance(number, int) and isinstance(label, str)}
-        names = [by_number[number] for number in range(len(by_number)) if number in by_number]
-        written = names if names and len(names) == len(given) else ["cat", "dog"]
-        raise SchemaError(
-            f"classes of {name!r} are a list of names, in which name i is that of class i: write "
-            f"classes={{{name!r}: {written}}}; got {given!r:.100}"
-        )
-    return {name: tuple(given) for name, given in classes.items()}
+        has_order = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | set | frozenset)
+        checked[name] = tuple(given) if has_order else ()
+        if not has_order or not all(isinstance(each, str) for each in checked[name]):
+            # Numbers by names, or names by numbers.
+            pairs = [each for pair in given.items() for each in (pair, pair[::-1])] if isinstance(given, dict) else []
+            by_number = {number: label for number, label in pairs if isinstance(number, int)}
+            names = [by_number.get(number) for number in range(len(pairs) // 2)]
+            written = ["cat", "dog"] if not names or None in names else names
+            raise SchemaError(
+                f"classes of {name!r} are a list of names, in which name i is that of class i: write "
+                f"classes={{{name!r}: {written}}}; got {given!r:.100}"
+            )
+    return checked
 
 
 def _checked_groups(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import splits_of, union
 from dask_tfrecord.records.index import ByteSplit
 from dask_tfrecord.rows.collection import Collection, RowNumbers
-from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.settings import check_unit, limits, parse_size
 from dask_tfrecord.shards.shard import Shard, Shards
 
 # With more chunks, schedulers need more time for tasks than workers for data.
@@ -48,6 +48,7 @@ def checked_chunks(chunks: object, *, counted: bool) -> str | int | float:
                 f"one chunk per shard"
             )
         return int(chunks)
+    check_unit("chunks", chunks)
     nbytes = parse_size(chunks)
     if nbytes is None:
         raise ValueError(valid)

@@ -557,6 +557,10 @@ class _Search:
             counts = {re.fullmatch(rf"{re.escape(start)}-\d+-of-(\d+){re.escape(end)}", name) for name in shown}
             if sets := sorted({int(count[1]) for count in counts if count}):
                 return ShardNotFoundError(f"{message}; did you mean {f'{start}@{sets[0]}{end}'!r}?")
+        # Numbers of printf and fields of templates, which name new files.
+        pattern = re.sub(r"%(?:0\d+)?d|\{[^{}]*\}", "*", self.given)
+        if pattern != self.given and any(fnmatchcase(name, _base(pattern)) for name in shown):
+            return ShardNotFoundError(f"{message}; write {pattern!r}")
         # Shards come before other files: a long list is cut.
         shown.sort(key=lambda name: "tfrecord" not in name and re.search(r"-of-\d", name) is None)
         return ShardNotFoundError(f"{message}{near_misses(wanted, shown)}")

@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
@@ -51,6 +51,7 @@ from dask_tfrecord.errors import (
     plural,
     redact,
     redact_url,
+    warn_caller,
     without_credentials,
 )
 from dask_tfrecord.settings import full_name, limits, read_count, read_seconds, this_worker
@@ -385,6 +386,20 @@ def check_not_numbered(directory: str) -> None:
             f"{redact_url(directory)!r} numbers files, and one directory is written, which numbers its files itself: "
             f"write {redact_url(f'{above}{slash}{one}')!r}"
         )
+
+
+# Suffixes of formats, and what writes each, if it is of this library.
+_WRITERS = {".zarr": "to_zarr", ".parquet": "to_parquet", ".tfrecord": "to_tfrecord"}
+_WRITERS |= dict.fromkeys((".csv", ".json", ".jsonl", ".h5", ".hdf5", ".nc"), "")
+
+
+def warn_of_suffix(path: str, writer: str, own: str) -> None:
+    """Warn of the name of a new file or directory whose suffix is that of another format than the writer's own."""
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix in _WRITERS and suffix != own:
+        name, other = redact_url(path), _WRITERS[suffix]
+        instead = f"write ds.{other}({name!r})" if other else f"write {name[: -len(suffix)] + own!r}"
+        warn_caller(f"{writer} does not write {suffix} files: {instead}")
 
 
 def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:

@@ -21,7 +21,7 @@ from dask_tfrecord.errors import IncompleteStoreError, Location, near_misses, pl
 from dask_tfrecord.options import ParquetCodec, ParquetOptions, complete, with_options
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.sources import CountedRows
-from dask_tfrecord.shards.remote import url_to_fs
+from dask_tfrecord.shards.remote import url_to_fs, warn_of_suffix
 from dask_tfrecord.shards.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode
@@ -101,6 +101,7 @@ def plan_parquet(
     spans = list(pairwise(row_tasks.borders.tolist()))
     files = Files(row_tasks.token, names, len(spans), mode, options["compute"], check=check_rows, resumable=job)
     files.check_free()
+    warn_of_suffix(os.fspath(path), "to_parquet", ".parquet")
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, span)) for span, path in zip(spans, paths, strict=True)]
     location = names.display(paths, "file")

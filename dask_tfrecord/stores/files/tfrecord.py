@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from dask_tfrecord.errors import (
     Location,
     MemoryLimitError,
     SchemaError,
+    Spelled,
     UnknownFeatureError,
     explain_missing,
     near_misses,
@@ -63,6 +64,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.compressions import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.shards.listing import find_sidecars
 from dask_tfrecord.shards.objects import directory_of
+from dask_tfrecord.shards.remote import warn_of_suffix
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.shards.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
@@ -175,6 +177,7 @@ def plan_tfrecord(
     metadata: TFDSMetadata | None = None
     if tfds is None:
         names = ShardNames.from_urlpath(urlpath, storage_options)
+        _warn_of_name(names, "to_tfrecord", compression)
     else:
         assert isinstance(encoder, Encoder)
         names, metadata = _tfds_names(urlpath, tfds, encoder, options)
@@ -485,6 +488,7 @@ def plan_copy(
     shards = found.shards
     kept = None if columns is None else _checked_columns(columns, shards, errors)
     names, mode = ShardNames.from_urlpath(target, options["target_options"]).in_mode(options["mode"])
+    _warn_of_name(names, "copy_tfrecord", compression)
     if filters is None and errors == "raise":
         partitions = _partitions(shards, names, records_per_shard, check_crc)
     else:
@@ -510,6 +514,15 @@ def plan_copy(
 
     arguments = list(zip(files.paths, partitions, strict=True))
     return FileWrite(files, copy_shard, (kept, check_crc, labelled), arguments, work), shards
+
+
+def _warn_of_name(names: ShardNames, writer: str, compression: str | None) -> None:
+    """Warn of names whose suffix is that of another format, or of a compression that the files do not have."""
+    warn_of_suffix(names.template, writer, ".tfrecord")
+    found = {".gz": "gzip", ".zst": "zstd"}.get(PurePath(names.template).suffix)
+    if found and compression is None:
+        advice = Spelled(f"write compression={found!r}", f"write --compression {found}")
+        warn_caller(f"the new files are not compressed, as the name {names.shown!r} says: " + advice)
 
 
 def _copied_rows(found: ResolvedPath, options: CopyOptions) -> tuple[Collection, NDArray[np.int64]]:

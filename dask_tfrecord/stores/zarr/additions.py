@@ -12,15 +12,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import (
-    OVERWRITE,
-    Location,
-    SchemaError,
-    ShardChangedError,
-    Spelled,
-    UnsupportedFormatError,
-    plural,
-)
+from dask_tfrecord.errors import Location, SchemaError, ShardChangedError, Spelled, UnsupportedFormatError, plural
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import ZarrWriteOptions
@@ -224,12 +216,12 @@ class AddedColumns:
         both = [name for name in request.schema if name in source.schema]
         if both:
             raise SchemaError(
-                f"the store has a column {both[0]!r} already: adding columns replaces none, because readers "
-                f"could find a part of each. "
-                + Spelled("append_dim='record'", "--append")
-                + " adds rows, and "
-                + OVERWRITE
-                + " replaces the store",
+                f"the store has a column {both[0]!r} already: adding columns replaces none, because readers could find "
+                "a part of each. "
+                + Spelled(
+                    "append_dim='record' adds rows, and mode='w' replaces the store",
+                    "--append adds rows, and --overwrite replaces the store",
+                ),
                 target.location,
             )
         if request.rows.nrows != len(source.rows):

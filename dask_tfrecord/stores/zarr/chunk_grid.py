@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.settings import check_unit, limits, parse_size
 from dask_tfrecord.stores.documents import Positive
 from dask_tfrecord.stores.output import check_number
 from dask_tfrecord.stores.units import Levels, RowSizes, is_flat
@@ -279,6 +279,7 @@ def rows_or_size(
 
 
 def _nbytes(option: str, size: str) -> int:
+    check_unit(option, size)
     nbytes = int(parse_size(size) or 0)
     if nbytes < 1:
         raise ValueError(f"{option} is a number of rows or a size such as '4 MiB'; got {size!r:.100}")

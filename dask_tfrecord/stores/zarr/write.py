@@ -64,7 +64,7 @@ from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import DirectoryObjects
-from dask_tfrecord.shards.remote import call_once, check_not_numbered
+from dask_tfrecord.shards.remote import call_once, check_not_numbered, warn_of_suffix
 from dask_tfrecord.stores.journal import OwnerCheck
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
 from dask_tfrecord.stores.run import Run
@@ -242,6 +242,7 @@ def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOption
     target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
     if isinstance(target.store, str):
         check_not_numbered(target.store)
+        warn_of_suffix(target.store, "to_zarr", ".zarr")
     target.check_rewritable()
     mode = check_mode(options["mode"], "the group", resume=options["resume"])
     if options["resume"]:
