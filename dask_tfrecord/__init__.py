@@ -1,6 +1,6 @@
-"""TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow.
+"""Read TFRecord shards as lazy dask arrays, and convert them to Zarr stores, without TensorFlow.
 
-Names are imported when they are first used: a program pays for dask, zarr and fsspec only where it needs them.
+Names are imported when you first use them, so that a program loads dask, zarr and fsspec only if it needs them.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class _Buffers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BytesBlock(_Buffers):
-    """Bytes values in one buffer.
+    """Bytes values, stored in one buffer.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class BytesBlock(_Buffers):
 
     @classmethod
     def of(cls, values: Sequence[bytes], shape: tuple[int, ...] | None = None) -> BytesBlock:
-        """Copy bytes objects to a block, by default one per row."""
+        """Make a block by copying bytes objects, by default one per row."""
         splits = splits_of(np.fromiter(map(len, values), np.int64, len(values)))
         return cls(np.frombuffer(b"".join(values), np.uint8), splits, (len(values),) if shape is None else shape)
 
@@ -108,7 +108,7 @@ class BytesBlock(_Buffers):
         return self.shape[0]
 
     def reshape(self, shape: tuple[int, ...]) -> BytesBlock:
-        """Return the same values in rows of another shape."""
+        """Return the same values in rows of a different shape."""
         return BytesBlock(self.values, self.splits, shape)
 
     def rows(self, start: int, stop: int) -> BytesBlock:
@@ -123,13 +123,13 @@ class BytesBlock(_Buffers):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedBlock(_Buffers):
-    """Rows of variable length: all values, and the offsets between rows.
+    """Rows of variable length, stored as the values of all rows and the offsets between rows.
 
     Attributes
     ----------
     values : ndarray of shape ``(nvalues, *inner)``, BytesBlock, ArraysBlock or RaggedBlock
-        Values of all rows, concatenated; an ArraysBlock if each is an array of its own shape, a RaggedBlock if rows
-        are nested.
+        Values of all rows, concatenated; an ArraysBlock if each value is an array with its own shape, a RaggedBlock if
+        rows are nested.
     row_splits : ndarray of int64, shape (rows + 1,)
         Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, as in `tf.RaggedTensor`.
     """
@@ -174,7 +174,7 @@ class RaggedBlock(_Buffers):
         return RaggedBlock(inner, splits - first)
 
     def padded(self, length: int, value: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Pad rows with `value` to `length`, which must be at least the length of the longest row.
+        """Pad rows with `value` to `length`, which must not be less than the longest row.
 
         Returns
         -------
@@ -188,14 +188,14 @@ class RaggedBlock(_Buffers):
         return out
 
     def truncated(self, length: int) -> RaggedBlock:
-        """Copy the first `length` values of each row, or all of a shorter row."""
+        """Copy the first `length` values of each row, or the whole row if it is shorter."""
         starts, lengths = self.row_splits[:-1], np.diff(self.row_splits)
         # Every second row of these splits is what follows the kept values.
         splits = np.append(np.stack([starts, starts + np.minimum(lengths, length)], axis=1), self.row_splits[-1:])
         return RaggedBlock(self.values, splits).take(np.arange(0, 2 * len(self), 2))
 
     def views(self) -> NDArray[np.object_]:
-        """Return each row as a view of the values. A single view keeps the values of all rows in memory.
+        """Get each row as a view of the values. A single view keeps the values of all rows in memory.
 
         Returns
         -------

@@ -229,9 +229,9 @@ class TFRecordError(Exception):
     Parameters
     ----------
     message : str
-        Expected and found value, and a remedy.
+        What was expected and what was found, and what to do.
     place : Location, optional
-        Location of the error, displayed before the message.
+        Where the error is, shown before the message.
     """
 
     def __init__(self, message: str, place: Location | None = None) -> None:
@@ -252,11 +252,11 @@ class TFRecordError(Exception):
 
 
 class CorruptRecordError(TFRecordError, ValueError):
-    """The framing of records is damaged: a CRC mismatch, a truncated record, or a file in another format."""
+    """The framing of a file is damaged: a CRC does not match, a record is truncated, or the file has another format."""
 
 
 class FeatureError(TFRecordError, ValueError):
-    """A record is intact, but a feature contradicts the schema, or the payload is not an Example."""
+    """A record is intact, but its features contradict the schema, or its payload is not an Example."""
 
 
 class FeatureValueError(FeatureError):
@@ -264,7 +264,7 @@ class FeatureValueError(FeatureError):
 
 
 class SchemaError(TFRecordError, ValueError):
-    """A schema contradicts itself, the data, or the requested columns."""
+    """A schema contradicts itself, the data or the requested columns."""
 
 
 class UnknownFeatureError(SchemaError, KeyError):

@@ -29,37 +29,37 @@ def resize_images(
     *,
     channels: int | None = None,
 ) -> Any:
-    """Resize the images of a block as `tf.image.resize` does. For `Dataset.map_blocks`.
+    """Resize the images in a block like `tf.image.resize`, for use in `Dataset.map_blocks`.
 
     Parameters
     ----------
     block : ndarray of shape (n, height, width, channels), ndarray of n arrays, ArraysBlock or RaggedBlock
-        Images of one shape, or images of shapes of their own: `ImageFeature` of unknown sizes passes an array of
-        objects. A `RaggedBlock` has several images per row.
+        Images with the same shape, or images whose shapes differ, which an `ImageFeature` without a known shape gives
+        as an array of objects. A `RaggedBlock` has several images per row.
     size : tuple of int
         New height and width, in pixels.
     method : {"bilinear", "nearest", "area", "lanczos3"}, default "bilinear"
-        Method of interpolation. ``"lanczos3"`` calls the sine of the C library: by another one than TensorFlow's,
-        values may differ in their last digits.
+        How to interpolate. ``"lanczos3"`` calls the sine of the C library; if TensorFlow was built with a different C
+        library, values may differ in their last digits.
     antialias : bool, default False
-        Average the pixels that a smaller image would leave out, with ``"bilinear"`` and ``"lanczos3"``. The other
-        methods ignore it, as in TensorFlow.
+        With ``"bilinear"`` and ``"lanczos3"``, average the pixels that a smaller image would otherwise leave out. The
+        other methods ignore this, as in TensorFlow.
     channels : int, optional
-        Channels of images with shapes of their own. A block without images needs them: `map_blocks` without `template`
-        calls its function with one.
+        Number of channels, for images whose shapes differ. A block without images needs it, and `map_blocks` without
+        `template` calls its function with such a block.
 
     Returns
     -------
     ndarray of shape (n, *size, channels), or RaggedBlock of it
-        float32; with ``"nearest"`` the dtype of the images. The values are not scaled or rounded.
+        float32, or with ``"nearest"`` the dtype of the images. Values are neither scaled nor rounded.
 
     Raises
     ------
     ValueError
         If `size` or `method` is invalid, or a block without images lacks `channels`.
     SchemaError
-        If the block does not hold images of numbers, an image is empty or too long for its filter, or images differ in
-        dtype or channels.
+        If the block does not contain images of numbers, if an image is empty or too long for its filter, or if images
+        differ in dtype or channels.
 
     Examples
     --------

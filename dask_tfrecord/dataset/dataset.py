@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
-    """Hold the columns of records: a mapping from feature name to dask array, with the same chunks of rows.
+    """Lazy columns of records: a mapping from feature name to dask array.
 
     `for` iterates over the names of columns; ``ds.as_sequence()`` is a sequence of rows, each a dict of its values.
     `read_tfrecord`, `from_zarr` and `Dataset.from_arrays` create data sets. Arrays requested together are decoded

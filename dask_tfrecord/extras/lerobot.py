@@ -94,48 +94,48 @@ Statistic = dict[str, NDArray[Any]]
 
 @with_options("dtf.to_lerobot(ds, 'robot', fps=10)", LeRobotOptions)
 def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **options: Unpack[LeRobotOptions]) -> None:
-    """Write frames of episodes as a LeRobot data set of format 3.0. The extra ``lerobot`` is needed.
+    """Write frames of episodes as a LeRobot data set (format 3.0). Needs the extra ``lerobot``.
 
     Parameters
     ----------
     arrays : Dataset or mapping of str to array-like
-        A row per frame, as ``episodes.explode("steps")`` returns them, in columns of fixed shapes and text.
+        One row per frame, as ``episodes.explode("steps")`` gives them, in columns with fixed shapes or text.
     path : str or os.PathLike
         Directory or URL of the data set.
 
     Raises
     ------
     FileExistsError
-        If files of another conversion exist under ``mode="w-"``.
+        If files of another conversion exist and `mode` is ``"w-"``.
     IncompleteStoreError
-        If the size or checksum of a written file is wrong, or a video lacks frames. With ``mode="a"``, if the data set
-        lacks episodes that its metadata count, or another program has added some meanwhile.
+        If the size or checksum of a file is wrong after writing, or a video lacks frames. With ``mode="a"``, if the
+        data set lacks episodes that its metadata count, or if another program has added some in the meantime.
     ImportError
         If pyarrow or av is not installed.
     SchemaError
-        If a column is ragged, bytes or complex, or images differ in size. Also if a video cannot store the images:
-        images of one channel, or of an odd size under ``yuv420p``. With ``mode="a"``, if columns, `fps`, encoder or
+        If a column is ragged, bytes or complex, or images differ in size. Also if a video can't store the images,
+        because they have one channel, or an odd size with ``yuv420p``. With ``mode="a"``, if columns, `fps`, encoder or
         `robot_type` differ from the data set's.
     UnknownFeatureError
-        If `names`, `task` or `episode` names no column.
+        If `names`, `task` or `episode` names a column that does not exist.
     UnsupportedFormatError
-        If episodes are added to a data set of another format than 3.0.
+        If you add episodes to a data set that does not have format 3.0.
     ValueError
         If rows are not counted, the data set is empty, or an argument has an invalid value.
 
     Notes
     -----
-    Episodes without frames are left out. ``timestamp`` is the number of the frame in its episode
-    divided by `fps`. Statistics are those of LeRobot, of the images of as many frames as LeRobot takes; quantiles of
-    episodes are exact, and those of the data set are means weighted by frames. Tasks are numbered in the order in
-    which they appear, after one pass over their column. Videos are encoded in one thread per task, so that they are
-    equal in each run; they are lossy unless `video` selects a lossless encoder.
+    Episodes without frames are left out. ``timestamp`` is the number of the frame in its episode divided by `fps`.
+    Statistics are computed as LeRobot does, and for images from as many frames as LeRobot takes; quantiles of episodes
+    are exact, and those of the data set are means weighted by frames. Tasks are numbered in the order in which they
+    appear, which takes one pass over their column. Videos are encoded in one thread per task, so that every run writes
+    the same bytes; they are lossy unless `video` selects a lossless encoder.
 
-    ``mode="a"`` writes new files and rewrites none but ``meta/stats.json``, ``meta/tasks.parquet`` and, last,
-    ``meta/info.json``. Numbers of episodes and frames go on, and tasks keep theirs. The result is that of one
-    conversion, except for the borders of files. Readers find the old episodes until all new ones are complete, and for
-    the time of some renames no ``meta/info.json``. If the run is killed, ``resume=True`` continues it, and another call
-    starts it again.
+    ``mode="a"`` writes new files, and rewrites only ``meta/stats.json``, ``meta/tasks.parquet`` and, last,
+    ``meta/info.json``. Episodes and frames are numbered on, and tasks keep their numbers. The result is the same as
+    that of one conversion, except for where files begin and end. Readers see the old episodes until all new ones are
+    complete; while a few files are renamed, there is no ``meta/info.json``. If the run is killed, ``resume=True``
+    continues it; without that, the next call starts again.
 
     Examples
     --------

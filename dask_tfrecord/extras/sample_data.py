@@ -19,26 +19,26 @@ _COLORS = {"red": (220, 60, 50), "green": (70, 170, 80), "blue": (60, 90, 210), 
 def sample_data(name: str = "shapes", directory: str | PathLike[str] = ".") -> str:
     """Write three small shards to try the library with.
 
-    A record of ``"shapes"`` has an ``image`` (the bytes of a 32 by 32 by 3 array of uint8), its ``label`` (0 circle,
-    1 square, 2 triangle), a ``text`` that describes it, and its ``corners``: x and y of each, so none for a circle.
-    Every call writes the same bytes.
+    Each record of ``"shapes"`` has an ``image`` (the bytes of a uint8 array of 32 by 32 by 3), its ``label`` (0 is a
+    circle, 1 a square, 2 a triangle), a ``text`` that describes it, and ``corners``, the x and y of each corner, which
+    a circle lacks. Every call writes the same bytes.
 
     Parameters
     ----------
     name : str, default: "shapes"
         Name of the data.
     directory : str or Path, default: "."
-        Directory of the shards; made if it does not exist.
+        Directory for the shards, which is created if it does not exist.
 
     Returns
     -------
     str
-        Glob of the shards, for `read_tfrecord`.
+        Glob that matches the shards, for `read_tfrecord`.
 
     Raises
     ------
     ValueError
-        If sample data of this name does not exist.
+        If there is no sample data with this name.
 
     Examples
     --------

@@ -199,29 +199,29 @@ def check_workers(
     *,
     timeout: float | str = "10s",
 ) -> WorkersReport:
-    """Check the workers of a cluster before work is sent to them.
+    """Check that the workers of a cluster can do the work before you send it.
 
     Each worker reports the versions of its packages, loads the native core, and opens the paths. The check also works
-    on workers that lack this library. It ends `timeout` plus five seconds after its start at the latest.
+    on workers that lack this library. It takes at most `timeout` plus five seconds.
 
     Parameters
     ----------
     client : distributed.Client
         Client of the cluster.
     paths : str, os.PathLike or list of these, optional
-        Paths, fsspec URLs, globs, templates or directories that every worker has to read. For output, the directory or
-        bucket, which has to exist.
+        Paths, fsspec URLs, globs, templates or directories that every worker must be able to read. For output, the
+        directory or bucket, which must exist.
     storage_options : mapping, optional
-        Options of the fsspec file systems.
+        Options for the fsspec file systems.
     timeout : float or str, default "10s"
-        Time after which a worker or a path has failed.
+        Time after which a worker or a path counts as failed.
 
     Returns
     -------
     WorkersReport
-        Checks of each worker and `problems`: missing packages, versions that differ from the client's, paths
-        that cannot be read or whose content differs between workers, clocks that differ by a minute. The display is a
-        table; `raise_for_problems` raises an error.
+        What each worker reported, and the `problems`: missing packages, versions that differ from the client's, paths
+        that can't be read or whose content differs between workers, and clocks that differ by a minute. It prints as a
+        table; `raise_for_problems` raises an error if there is a problem.
 
     Raises
     ------
@@ -391,7 +391,7 @@ async def probe(packages: Sequence[str], paths: Sequence[str], options: Mapping[
 
 
 def show_versions() -> None:
-    """Print what a report of a bug needs: the system, Python, and the versions of the packages.
+    """Print what a bug report needs: the system, Python, and the versions of packages.
 
     Examples
     --------

@@ -19,16 +19,16 @@ from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_ent
 
 @dataclass(frozen=True, repr=False)
 class FloatImageFeature(ArrayFeature):
-    """An image of one float32 per pixel in a PNG, like a depth map: the channels are the four bytes of each float.
+    """Read an image with one float32 per pixel from a PNG, like a depth map: its channels are the bytes of each float.
 
-    `tensorflow_datasets.features.Image(dtype="float32")` stores it. Needs Pillow, as `ImageFeature` does.
+    `tensorflow_datasets.features.Image(dtype="float32")` stores images like this. Needs Pillow, like `ImageFeature`.
 
     Parameters
     ----------
     shape : tuple of int or None
         ``(height, width, 1)``; None or -1 for a size that differs between images.
     count : int, optional
-        Images per record, each in a bytes value of its own; -1 for any number. By default a record holds one.
+        Number of images per record, each in a bytes value of its own; -1 for any number. By default a record has one.
     value_key : str, optional
         Key of the values in the record, by default the name of the feature.
 

@@ -73,33 +73,35 @@ def _function_with_name(function: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class FunctionFeature(ArrayFeature):
-    """An array in the bytes of a value, in any format: a function decodes it.
+    """Read an array from bytes in any format, by calling your function.
 
     Parameters
     ----------
     decode : callable
-        Function from the `bytes` of one value to an array of `dtype` and `shape`. An exception that it raises becomes
-        a `FeatureError` that names file, record and feature. It is sent to workers as `map_blocks` sends functions.
+        Function that takes the `bytes` of one value and returns an array of `dtype` and `shape`. If it raises an
+        exception, this becomes a `FeatureError` that names file, record and feature. It is sent to workers like the
+        functions of `map_blocks`.
     shape : tuple of int or None
-        Shape of one array. None or -1 is a size that differs between values: with a leading one alone, rows are
-        ragged; otherwise each row is an array of its own shape.
+        Shape of one array. None or -1 means a size that differs between values. If only the first size is open, rows
+        are ragged; otherwise each row is an array with its own shape.
     dtype : str or dtype
-        The dtype of the arrays: numeric, bool, text (`str`), or times like ``"datetime64[s]"``, of the unit D, s,
-        ms, us or ns. A row has one text or a list of texts; text and times have no open size but a leading one.
+        The dtype of the arrays: numeric, bool, text (`str`), or times like ``"datetime64[s]"``, in the unit D, s, ms,
+        us or ns. With text, a row has one text or a list of texts. With text and times, only the first size may be
+        open.
     encode : callable, optional
-        Function from an array to `bytes`. `to_tfrecord` needs it.
+        Function that turns an array into `bytes`, which `to_tfrecord` needs.
     count : int, optional
-        Number of arrays per record, each in a bytes value of its own; -1 for any number, zero included. By default a
-        record holds one.
+        Number of arrays per record, each in a bytes value of its own; -1 for any number, including zero. By default a
+        record has one.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Notes
     -----
-    Two features are equal if their functions have the same name, code and variables, and use equal ones of their
-    module. A file that describes a schema (the attributes of a store, the labels of shards) names the functions.
-    Reading it imports nothing: where no feature was given the function, the arrays of the store are read as ever, and
-    records need the feature again.
+    Two features are equal if their functions have the same name, code and variables, and use equal names of their
+    module. A file that describes a schema (the attributes of a store, the labels of shards) contains only the names of
+    the functions, and reading it imports nothing. Unless you give the feature again, the arrays of a store can still be
+    read, but records can't.
 
     Examples
     --------

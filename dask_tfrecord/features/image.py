@@ -41,41 +41,43 @@ IMAGE_CHANNELS = (0, 1, 3, 4)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ImageFeature(Encoded):
-    """An encoded image: JPEG, PNG, BMP, GIF (its first frame) or WebP, as `tf.io.decode_image` reads it.
+    """Decode images: JPEG, PNG, BMP, GIF (the first frame) or WebP, like `tf.io.decode_image`.
 
-    Needs Pillow: ``pip install 'dask-tfrecord[image]'``, which installs simplejpeg too, for speed. As in TensorFlow,
+    Needs Pillow: ``pip install 'dask-tfrecord[image]'``, which also installs simplejpeg, for speed. As in TensorFlow,
     the orientation in EXIF data is ignored.
 
     Parameters
     ----------
     shape : tuple of int or None, optional
-        ``(height, width, channels)``. If all are known, blocks are dense and an image of another shape is an error. By
-        default, or if one is None, each row is an array of its own shape. With shape ``(count, height, width,
-        channels)``, a record holds `count` images; -1 for any number, whose sizes may be open, too.
+        ``(height, width, channels)``. If all are known, blocks are dense, and an image of a different shape is an
+        error. By default, or if one is None, each row is an array with its own shape. With shape
+        ``(count, height, width, channels)``, a record has `count` images; -1 means any number. Their sizes may be open,
+        too.
     dtype : str or dtype, default "uint8"
         ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
         `tf.image.convert_image_dtype`.
     size : tuple of int, optional
-        ``(height, width)`` to resize to, as by `tf.image.resize`. Integers are rounded to the nearest, and clipped to
+        ``(height, width)`` to resize to, like `tf.image.resize`. Integers are rounded to the nearest, and clipped to
         the range of `dtype`.
     channels : int, default 0
-        0 keeps the channels of the file; 1, 3 or 4 convert, as by `tf.io.decode_image`.
+        0 keeps the channels of the file; 1, 3 or 4 convert, as in `tf.io.decode_image`.
     fast : bool, default False
-        Decode JPEG with libjpeg's fast DCT, TensorFlow's default. By default the accurate DCT is used, TensorFlow's
-        ``dct_method="INTEGER_ACCURATE"``. The levels of both differ by a few, of noise at quality 100 by dozens; on
-        most processors both are equally fast. True needs simplejpeg.
+        Decode JPEG with libjpeg's fast DCT, which is TensorFlow's default. By default the accurate DCT is used, which
+        is TensorFlow's ``dct_method="INTEGER_ACCURATE"``. Their results differ by a few levels, or by dozens for noise
+        at quality 100; on most processors both are equally fast. True needs simplejpeg.
     reduced : bool, default False
-        Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
-        `tf.io.decode_jpeg` with ``ratio``, then resize. This is faster. It averages pixels that the bilinear filter
-        would leave out, so values differ from a resized whole image. True needs `size` and simplejpeg.
+        Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 that still covers `size`, like
+        `tf.io.decode_jpeg` with ``ratio``, then resize. This is faster, but values differ from those of the whole
+        image, resized, because pixels are averaged that the bilinear filter would leave out. True needs `size` and
+        simplejpeg.
     method : {"bilinear", "lanczos3"}, default "bilinear"
-        Filter of `size`. ``"lanczos3"`` calls the sine of the C library: by another one than TensorFlow's, integers
-        may differ by a level.
+        Filter for resizing. ``"lanczos3"`` calls the sine of the C library; if TensorFlow was built with a different C
+        library, integers may differ by a level.
     antialias : bool, default False
-        Average the pixels that a smaller image would leave out. `dlimp.transforms.resize_image` is
+        Average the pixels that a smaller image would otherwise leave out. `dlimp.transforms.resize_image` is
         ``method="lanczos3", antialias=True``.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------

@@ -97,26 +97,26 @@ class Listed(Feature):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FixedLenFeature(Listed):
-    """A feature with the same number of values in every record, as `tf.io.FixedLenFeature`.
+    """Read a feature with the same number of values in every record, like `tf.io.FixedLenFeature`.
 
-    A record with another number of values is an error. A record without values is an error unless there is a default.
+    A record with a different number of values is an error, and so is a record without values if there is no default.
 
     Parameters
     ----------
     shape : tuple of int
         Shape of one record's values; ``()`` for a scalar.
     dtype : str or dtype
-        ``"int64"``, ``"float32"`` or ``"bytes"`` (``"string"``, `bytes` and `object` mean the same). To another
-        integer dtype, ``"bool"`` or a float dtype, values are cast: an integer that does not fit, or a float that
-        overflows, is an error that names the record; floats are rounded.
+        ``"int64"``, ``"float32"`` or ``"bytes"`` (``"string"``, `bytes` and `object` mean the same). Values are cast to
+        any other integer or float dtype, or to ``"bool"``: an integer that does not fit, or a float that overflows, is
+        an error that names the record; floats are rounded.
     default_value : scalar or array-like, optional
-        Values of a record that lacks the feature, or whose list is empty or unset: one value, or one per
-        element of the shape.
+        Values for a record that lacks the feature, or whose list is empty or unset: one value for all elements, or one
+        for each element of the shape.
     mixed : bool, default False
-        Accept integers as well as floats, record by record; the dtype is ``"float64"`` or ``"float32"``. An integer
-        that the dtype cannot hold exactly is an error that names the record. Written records list floats.
+        Accept both integers and floats, record by record; the dtype is ``"float64"`` or ``"float32"``. An integer that
+        the dtype can't represent exactly is an error that names the record. Written records contain floats.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------
@@ -200,24 +200,24 @@ class FixedLenFeature(Listed):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VarLenFeature(Listed):
-    """A feature with any number of values per record, including zero, as `tf.io.VarLenFeature`.
+    """Read a feature with any number of values per record, including zero, like `tf.io.VarLenFeature`.
 
     Parameters
     ----------
     dtype : str or dtype
         As for `FixedLenFeature`.
     shape : tuple of int, default (-1,)
-        Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes). A number of values that is not
-        a multiple is an error. In the schema of a data set, several leading -1 are nested levels of rows. A name is the
-        key of the record that holds the size, one int64: ``("height", "width", 3)``; each row is then an array of its
-        own shape. `to_tfrecord` writes these keys, too.
+        Shape of one record's array: ``(-1, 4)`` groups the values by four (boxes), and a number of values that is not a
+        multiple of four is an error. In the schema of a data set, several -1 at the start are nested levels of rows. If
+        a key of the record contains the size, as one int64, give its name: ``("height", "width", 3)``; each row is then
+        an array with its own shape. `to_tfrecord` writes these keys, too.
     mixed : bool, default False
         As for `FixedLenFeature`.
     size_keys : tuple of str, optional
-        Keys of the sizes that are -1, the same as names in `shape`. For several of them, one key may list all sizes of
-        the array, as for `RawFeature`.
+        Keys of the sizes that are -1, as an alternative to names in `shape`. If several sizes are open, one key may
+        list all sizes of the array, as for `RawFeature`.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------
@@ -328,10 +328,10 @@ class VarLenFeature(Listed):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FixedLenSequenceFeature(Listed):
-    """Steps of values, padded to the longest record, as `tf.io.FixedLenSequenceFeature`.
+    """Read steps of values, padded to the longest record, like `tf.io.FixedLenSequenceFeature`.
 
     In an Example, the values of a record are split into steps. In the feature lists of a SequenceExample, each step is
-    a Feature.
+    a Feature of its own.
 
     Parameters
     ----------
@@ -340,16 +340,16 @@ class FixedLenSequenceFeature(Listed):
     dtype : str or dtype
         As for `FixedLenFeature`.
     allow_missing : bool, default False
-        Accept a record without the feature, as one of zero steps. Must be True for features of an Example.
+        Accept a record without the feature, as a record with zero steps. Must be True for features of an Example.
     default_value : scalar, optional
-        Value to pad shorter records with; 0 or ``b""`` by default.
+        Value that pads shorter records; 0 or ``b""`` by default.
     length : int, optional
         Number of steps to pad to; by default the longest record's, which is counted when the data set is opened.
         A record with more steps is an error.
     mixed : bool, default False
         As for `FixedLenFeature`.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------

@@ -36,39 +36,40 @@ def _check_message_values(values: Any) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProtoFeature(Feature):
-    """A field of a protobuf message, or all fields below it.
+    """Read a field of a protobuf message, or all fields below it.
 
-    ``read_tfrecord(…, message=M)`` reads records that are messages: a feature is then a path in ``M``. In `features`
-    of Examples and SequenceExamples, the bytes of a key are messages of a type of their own.
+    If records are messages, ``read_tfrecord(…, message=M)`` reads them, and the feature gives a path in ``M``. If
+    records are Examples or SequenceExamples, the feature reads messages from the bytes of a key, and gives their type.
 
-    A scalar field makes one column. The path of a message makes a column of each field below it, which is named after
-    the feature and the rest of the path, joined by dots. Fields of a repeated message have one row of items per
-    record; each repeated field of the path adds a level of rows. A field that a message lacks has its default value.
+    A scalar field becomes one column. The path of a message becomes a column for each field below it, named after the
+    feature and the rest of the path, joined by dots. The fields of a repeated message become ragged columns, with a row
+    of items per record; each repeated field on the path adds a level of rows. A field that is missing in a message has
+    its default value.
 
     Parameters
     ----------
     message : message class, Descriptor or str, optional
         Type of the messages: a generated class, its descriptor, ``"file.desc:package.Message"`` or
-        ``"file.proto:package.Message"``. Left out where ``read_tfrecord(…, message=M)`` states it: the only argument
-        is then the path.
+        ``"file.proto:package.Message"``. Leave it out if you pass it as ``read_tfrecord(…, message=M)``; the only
+        argument is then the path.
     path : str
-        Names of fields joined by dots, ``"tracks.states.center_x"``; an extension is ``[package.name]``, an entry of a
-        map has ``key`` and ``value``, and the name of a oneof is a column that names the field that is set. The
+        Names of fields, joined by dots: ``"tracks.states.center_x"``. An extension is written ``[package.name]``, an
+        entry of a map has ``key`` and ``value``, and the name of a oneof is a column that says which field is set. The
         empty path is the message itself.
     values : RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, optional
-        Feature of each bytes value. `TextFeature` also names the values of an enum. A `ProtoFeature` decodes messages
-        in bytes, or those of its type in an ``Any``. ``FixedLenFeature((), "bytes")`` reads a message, or text, as the
-        bytes that are stored.
+        Feature that decodes each bytes value. `TextFeature` also turns the values of an enum into their names. A
+        `ProtoFeature` decodes messages in bytes, or messages of its type in an ``Any``.
+        ``FixedLenFeature((), "bytes")`` keeps a message, or text, as the bytes that are stored.
     presence : bool, default False
-        A column of whether the field is set instead of its values.
+        Make a column that says whether the field is set, instead of its values.
     depth : int, default 1
-        Levels of recursion that make columns: messages within a message of their own type. Deeper ones are columns of
-        bytes.
+        How many levels of a recursive message (one that contains messages of its own type) become columns. Deeper
+        levels become columns of bytes.
     key : str, optional
-        Key of an Example that holds the messages, by default the name of the feature.
+        Key of an Example that contains the messages, by default the name of the feature.
     compression_type : {"ZLIB", "GZIP"}, optional
-        Compression of each bytes value that holds a message, as `tf.io.decode_compressed` reads it. Only with a
-        `message` of its own: in the bytes of an Example, or as `values`. Empty bytes are a message without fields.
+        Compression of each bytes value that contains a message, as `tf.io.decode_compressed` reads it. Only if the
+        feature has a `message`: for the bytes of an Example, or as `values`. Empty bytes are a message without fields.
 
     Examples
     --------

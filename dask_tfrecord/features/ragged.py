@@ -49,7 +49,7 @@ def _check_values(values: Any, dtype: str) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RaggedFeature(Listed):
-    """Values in nested rows of variable length, as `tf.io.RaggedFeature`.
+    """Read nested rows of variable length, like `tf.io.RaggedFeature`.
 
     Parameters
     ----------
@@ -58,13 +58,14 @@ class RaggedFeature(Listed):
     value_key : str, optional
         Key of the values, by default the name of the feature.
     partitions : sequence of partition, default ()
-        Partitions of the values of a record into rows, the outermost first: `RowLengths`, `RowSplits`, `ValueRowIds`,
-        `RowLimits`, `RowStarts` or `UniformRowLength`. A partition that does not match the values is an error.
+        How the values of a record are divided into rows, the outermost rows first: `RowLengths`, `RowSplits`,
+        `ValueRowIds`, `RowLimits`, `RowStarts` or `UniformRowLength`. A partition that does not match the values is an
+        error.
     row_splits_dtype, validate
-        Accepted for compatibility with TensorFlow, without effect: row splits are int64 and always checked.
+        Accepted for compatibility with TensorFlow, but without effect: row splits are int64 and always checked.
     values : RawFeature, TensorFeature, ImageFeature or TextFeature, optional
-        Feature of each bytes value, of a known shape: values are decoded to arrays or text. The dtype is then
-        ``"bytes"``, and sequence features do not accept it.
+        Feature with a known shape that decodes each bytes value to an array or text. The dtype is then ``"bytes"``. Not
+        for sequence features.
     mixed : bool, default False
         As for `FixedLenFeature`.
 

@@ -42,27 +42,28 @@ from dask_tfrecord.shards.deflate import inflated_value
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RawFeature(EncodedArray):
-    """An array stored as the bytes of one value, as `tf.io.decode_raw` reads it.
+    """Read an array that is stored as raw bytes, like `tf.io.decode_raw`.
 
     Parameters
     ----------
     shape : tuple of int
-        Shape of one array; its bytes are in C order. One size may be -1: the number of bytes determines it. With a
-        leading -1, rows are ragged; elsewhere, each row is an array of its own shape. A name is the key of the record
-        that holds the size, one int64: ``("image/height", "image/width", 3)``. `to_tfrecord` writes these keys, too.
+        Shape of one array; its bytes are in C order. One size may be -1, which the number of bytes then determines: if
+        it is the first size, rows are ragged; otherwise each row is an array with its own shape. If a key of the record
+        contains the size, as one int64, give its name: ``("image/height", "image/width", 3)``. `to_tfrecord` writes
+        these keys, too.
     dtype : str or dtype
-        Any numeric or bool NumPy dtype, or ``"bfloat16"``, with the byte order of the file (``">i2"``). Decoded
-        arrays have native byte order.
+        Any numeric or bool NumPy dtype, or ``"bfloat16"``, in the byte order of the file (``">i2"``). Decoded arrays
+        have native byte order.
     count : int, optional
         Number of arrays per record, each in a bytes value of its own: rows have the shape ``(count, *shape)``. -1 for
-        any number, zero included. By default a record holds one array of shape `shape`.
+        any number, including zero. By default a record has one array.
     compression_type : {"ZLIB", "GZIP"}, optional
         Compression of each bytes value, as `tf.io.decode_compressed` reads it.
     size_keys : tuple of str, optional
-        Keys of the sizes that are -1, the same as names in `shape`. For several of them, one key may list all sizes of
-        the array: ``RawFeature((None, None, None), "uint8", size_keys=["image_shape"])``.
+        Keys of the sizes that are -1, as an alternative to names in `shape`. If several sizes are open, one key may
+        list all sizes of the array: ``RawFeature((None, None, None), "uint8", size_keys=["image_shape"])``.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------

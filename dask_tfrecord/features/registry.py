@@ -48,16 +48,16 @@ Registered = TypeVar("Registered", bound=type[Feature])
 
 
 def register_feature(cls: Registered) -> Registered:
-    """Make a feature class known by its name, so that schemas in files are read with it; usable as a decorator.
+    """Make a feature class known, so that schemas in files can name it; usable as a decorator.
 
-    The module of the class has to be imported before such a file is read. Workers import it with the first feature
-    that they receive.
+    Import the module of the class before you read such a file. Workers import it with the first feature that they
+    receive.
 
     Parameters
     ----------
     cls : type
         A frozen dataclass and subclass of `Feature`, for example of `dask_tfrecord.features.ArrayFeature`. All
-        arguments have to be what JSON can store: None, bool, numbers, text, bytes, tuples and features.
+        arguments must be None, bool, numbers, text, bytes, tuples or features, so that JSON can store them.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def register_feature(cls: Registered) -> Registered:
     Raises
     ------
     SchemaError
-        If it is another kind of class, or another class has its name.
+        If it is not such a class, or another class has its name.
 
     Examples
     --------

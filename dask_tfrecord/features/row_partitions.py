@@ -35,12 +35,12 @@ class KeyedPartition(Partition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UniformRowLength(Partition):
-    """Rows of one length, as `tf.io.RaggedFeature.UniformRowLength`.
+    """Rows that all have the same length, like `tf.io.RaggedFeature.UniformRowLength`.
 
     Parameters
     ----------
     length : int
-        Values per row, one or more.
+        Number of values per row, 1 or more.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class UniformRowLength(Partition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowLengths(KeyedPartition):
-    """The number of values of each row, as `tf.io.RaggedFeature.RowLengths`.
+    """Number of values in each row, like `tf.io.RaggedFeature.RowLengths`.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class RowLengths(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowSplits(KeyedPartition):
-    """Offsets between rows, from 0 to the number of values, as `tf.io.RaggedFeature.RowSplits`.
+    """Offsets between rows, from 0 to the number of values, like `tf.io.RaggedFeature.RowSplits`.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class RowSplits(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ValueRowIds(KeyedPartition):
-    """The row number of each value, ascending, as `tf.io.RaggedFeature.ValueRowIds`.
+    """Row number of each value, ascending, like `tf.io.RaggedFeature.ValueRowIds`.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class ValueRowIds(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowLimits(KeyedPartition):
-    """The end of each row, as `tf.io.RaggedFeature.RowLimits`.
+    """End of each row, like `tf.io.RaggedFeature.RowLimits`.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class RowLimits(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowStarts(KeyedPartition):
-    """The start of each row, beginning with 0, as `tf.io.RaggedFeature.RowStarts`.
+    """Start of each row, beginning with 0, like `tf.io.RaggedFeature.RowStarts`.
 
     Parameters
     ----------

@@ -70,45 +70,46 @@ class Sampling:
 
 
 class Schema(Mapping[str, Feature]):
-    """A frozen, ordered mapping from feature name to feature class.
+    """Features of records: a frozen, ordered mapping from feature name to feature class.
 
     Parameters
     ----------
     features : mapping of str to feature
-        Feature classes of this library or of `tf.io`, by name; features of the context for records
-        with steps or items.
+        Feature classes of this library or of `tf.io`, by name. If records have steps or items, these are the features
+        of the context.
     sampling : Sampling, optional
         Set by `infer_schema`: the sample of records that the features are based on.
     sequence_features : mapping of str to feature, optional
         The feature lists of a SequenceExample. If not None, even if empty, records are SequenceExamples.
     example_features : mapping of str to feature, optional
         The features of each item of an ExampleListWithContext of TF-Ranking, by key; feature ``KEY`` is named
-        ``examples/KEY`` in the schema. If not None, even if empty, records are ExampleListWithContexts. Excludes
-        `sequence_features`.
+        ``examples/KEY`` in the schema. If not None, even if empty, records are ExampleListWithContexts. Can't be
+        combined with `sequence_features`.
     classes : mapping of str to sequence of str, optional
-        Class names of an integer feature: value i is class i.
+        Class names of integer features: value ``i`` has name number ``i``.
     groups : mapping of str to sequence of str, optional
-        Groups of ragged features that share their row lengths, by name: all features of a group have one number of
-        items in each record. `to_zarr` stores one array of row splits for each group, and verifies the lengths.
+        Groups of ragged features, by name. All features of a group have the same number of items in each record, so
+        `to_zarr` stores one array of row splits for the group; it verifies the lengths.
     inner_groups : mapping of str to sequence of str, optional
-        For nested rows: the names of the groups that the items of a feature are in within its own group, the outermost
-        first. They become groups when the group is exploded. Set for fields of messages.
+        For nested rows: the groups, the outermost first, that a feature has inside its own group. They become groups
+        when you explode that group. Set for fields of messages.
     message : message class, Descriptor or str, optional
-        Type of the records, as for `read_tfrecord`, if they are other protobuf messages than Examples. Features are
+        Type of the records, as for `read_tfrecord`, if they are protobuf messages other than Examples. Features are
         then `ProtoFeature`.
     report : Report, optional
-        Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
+        Set by `infer_schema`: a report on all features that were found, selected or not. Pickles, JSON and comparisons
+        leave it out.
     records : Schema, optional
-        Set by `Dataset.schema`, whose features describe columns: the features of the records that the columns are
-        read from, under the present names of the columns. `read_tfrecord` takes it: ``read_tfrecord(other, ds.schema)``
-        reads the columns from records of the form that ``ds.to_tfrecord`` writes. Comparisons omit it.
+        Set by `Dataset.schema`, whose features describe columns: the features of the records that the columns are read
+        from, under the present names of the columns. So ``read_tfrecord(other, ds.schema)`` reads the same columns from
+        records like those that ``ds.to_tfrecord`` writes. Comparisons leave it out.
 
     Raises
     ------
     SchemaError
-        If a name is not a string or occurs twice, a feature is of an unknown class, a group names a feature that is
-        unknown, not ragged, or in another group, or both sequence_features and example_features are given. If a
-        feature of a message is no `ProtoFeature`, or has a message or a key.
+        If a name is not a string or occurs twice, if a feature has an unknown class, if a group names a feature that is
+        unknown, not ragged, or in another group, or if you give both `sequence_features` and `example_features`. If a
+        feature of a message is not a `ProtoFeature`, or has a message or a key.
 
     Examples
     --------
@@ -215,7 +216,7 @@ class Schema(Mapping[str, Feature]):
         return len(self._features)
 
     def items(self) -> ItemsView[str, Feature]:
-        """Return pairs of names and features; one pass is faster than a look-up for each name."""
+        """Return pairs of names and features, which is faster than looking up each name."""
         return self._features.items()
 
     def values(self) -> ValuesView[Feature]:
@@ -267,37 +268,38 @@ class Schema(Mapping[str, Feature]):
         return {split_item_name(name, self.message)[0]: feature for name, feature in steps.items()}
 
     def has_steps(self, name: str) -> bool:
-        """Return whether a feature is a feature list, or a feature of items."""
+        """Return whether a feature is a feature list or belongs to items."""
         return name in self._steps
 
     def scope_of(self, name: str) -> Scope:
-        """Say what a feature describes: a record's values, or each step's or item's."""
+        """Say whether a feature describes the values of a record, of each step or of each item."""
         if name not in self._steps:
             return "value"
         return "step" if self.message == "SequenceExample" else "item"
 
     def key_of(self, name: str) -> str:
-        """Return the key that has a feature's values: by default its name, for items without ``examples/``."""
+        """Return the key that a feature reads: by default its name, for items without ``examples/``."""
         own = split_item_name(name, self.message)[0] if name in self._steps else name
         key = self._features[name].stored_key
         return own if key is None else key
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Return a schema of the features `names`, in that order.
+        """Return a schema with only the features `names`, in that order.
 
         Raises
         ------
         UnknownFeatureError
-            If the schema lacks one of them; the text suggests similar names.
+            If the schema lacks one of them; the message suggests similar names.
         """
         return self.replaced({name: self[name] for name in names})._set(report=self.report)
 
     def replaced(
         self, features: Mapping[str, Feature], records: Schema | None = None, steps: Collection[str] | None = None
     ) -> Schema:
-        """Return a schema of these features for the same message: those named as one of `steps`, or its own, are steps.
+        """Return a schema with these features for the same message.
 
-        The records are kept unless others are given.
+        Features are steps if `steps`, by default those of this schema, name them. The records are kept, unless you give
+        others.
         """
         own = self._steps if steps is None else steps
         of_steps = {split_item_name(name, self.message)[0]: of for name, of in features.items() if name in own}
@@ -316,7 +318,7 @@ class Schema(Mapping[str, Feature]):
         return made._set(_features={name: made[name] for name in features})
 
     def renamed(self, names: Mapping[str, str], records: Schema | None) -> Schema:
-        """Return the schema of columns under new names; `names` are the present ones by the new ones."""
+        """Return the schema with columns renamed; `names` gives the present name for each new name."""
         new = {name: renamed for renamed, name in names.items()}
         return Schema(
             {renamed: self[name] for renamed, name in names.items()},
@@ -327,7 +329,7 @@ class Schema(Mapping[str, Feature]):
         )
 
     def group_of(self, name: str) -> str | None:
-        """Return the group of a feature; None if it is in none."""
+        """Return the group of a feature, or None."""
         return next((group for group, names in self.groups.items() if name in names), None)
 
     def groups_of(self, names: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -336,7 +338,7 @@ class Schema(Mapping[str, Feature]):
         return {group: members for group, members in kept.items() if members}
 
     def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Schema:
-        """Return this schema with other groups.
+        """Return the same schema with these groups instead of its own.
 
         Parameters
         ----------
@@ -358,7 +360,7 @@ class Schema(Mapping[str, Feature]):
         return self.replaced(self._features)._set(groups=checked, sampling=self.sampling, report=self.report)
 
     def with_classes(self, classes: Mapping[str, Sequence[str]]) -> Schema:
-        """Return this schema with other names of classes, by the name of their feature.
+        """Return the same schema with these class names, by feature.
 
         Examples
         --------
@@ -446,35 +448,33 @@ class Schema(Mapping[str, Feature]):
     def read(cls, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Schema:
         """Read a schema from a file.
 
-        The format is detected from the text: the JSON of `to_json`, a `schema.pbtxt` of TensorFlow Metadata, or a
-        `features.json` of TensorFlow Datasets. TFDS stores the names of classes in files of their own;
-        ``read_tfrecord(directory)`` reads these too. ``read_tfrecord(…, features=path)`` reads a schema as this method
-        does.
+        The format is detected from the text: the JSON that `to_json` returns, a `schema.pbtxt` of TensorFlow Metadata,
+        or a `features.json` of TensorFlow Datasets. TFDS stores class names in separate files, which
+        ``read_tfrecord(directory)`` reads, too. ``read_tfrecord(…, features=path)`` calls this method.
 
-        In a `schema.pbtxt`, a feature that every record has (presence with `min_fraction` 1) becomes a
-        `FixedLenFeature` if its shape or its number of values is fixed. Every other feature becomes a `VarLenFeature`.
+        As in TFX, a feature in a `schema.pbtxt` that every record has (presence with `min_fraction` 1) becomes a
+        `FixedLenFeature` if its shape or its number of values is fixed; every other feature becomes a `VarLenFeature`.
         The struct ``##SEQUENCE##`` becomes the feature lists of a SequenceExample. Sparse features and tensor
-        representations become a `SparseFeature`, a `RaggedFeature` or a default value. Domains are ignored. These are
-        the rules of TFX.
+        representations become a `SparseFeature`, a `RaggedFeature` or a default value. Domains are ignored.
 
         Parameters
         ----------
         urlpath : str or os.PathLike
             Path or fsspec URL.
         storage_options : mapping, optional
-            Options of the fsspec file system.
+            Options for the fsspec file system.
 
         Returns
         -------
         Schema
-            Features of the file; for a `features.json`, without the names of classes that other files hold.
+            Features of the file. For a `features.json`, class names are missing, because they are in other files.
 
         Raises
         ------
         SchemaNotFoundError
             If the file does not exist. Also a `FileNotFoundError`.
         SchemaError
-            If the text is in none of the three formats, or a feature can't be read as a column.
+            If the text has none of the three formats, or a feature can't be read as a column.
 
         Examples
         --------
@@ -516,19 +516,19 @@ class Schema(Mapping[str, Feature]):
             raise SchemaError(error.message, Location(str(urlpath))) from error
 
     def to_pbtxt(self, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Write the schema as a `schema.pbtxt` of TensorFlow Metadata, which replaces an older file.
+        """Write the schema as a `schema.pbtxt` for TensorFlow Metadata, replacing an older file.
 
-        The text describes the stored values: kind, shape, presence, default values, and the composition of ragged and
-        sparse tensors. TensorFlow Metadata can't express how values are read, so casts, padding and the decoding of
-        bytes are left out; a narrower integer, an image or text is written as a domain. `to_json` keeps everything,
-        including the names of classes.
+        The text describes the stored values: kind, shape, presence, default values, and how ragged and sparse tensors
+        are composed. TensorFlow Metadata can't express how values are read, so casts, padding and decoding are left
+        out; narrower integers, images and text are written as domains. `to_json` keeps everything, including class
+        names.
 
         Parameters
         ----------
         urlpath : str or os.PathLike
             Path or fsspec URL.
         storage_options : mapping, optional
-            Options of the fsspec file system.
+            Options for the fsspec file system.
 
         Raises
         ------
@@ -548,7 +548,7 @@ class Schema(Mapping[str, Feature]):
         write_file(urlpath, pbtxt(self).encode(), storage_options)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return rows of a table: feature, class, dtype, shape, and number of sampled records that have it."""
+        """List the features as rows of a table: name, class, dtype, shape, and how many sampled records have it."""
         present = dict(self.sampling.present) if self.sampling else {}
         rows = []
         for name, feature in self.items():

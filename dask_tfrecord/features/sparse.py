@@ -22,10 +22,10 @@ from dask_tfrecord.features.listed import FixedLenFeature, Listed, VarLenFeature
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SparseFeature(Listed):
-    """Values and their indices, from several keys, as `tf.io.SparseFeature`.
+    """Read a sparse array from several keys with values and indices, like `tf.io.SparseFeature`.
 
-    A feature ``s`` makes three columns: ``s.indices``, int64 rows of shape ``(values, axes)`` in ascending order;
-    ``s.values``; and ``s.shape``, which is `size` in every row.
+    A feature ``s`` becomes three columns: ``s.indices`` with int64 rows of shape ``(values, axes)`` in ascending order,
+    ``s.values``, and ``s.shape``, which is `size` in every row.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class SparseFeature(Listed):
     value_key : str
         Key of the values.
     dtype : str or dtype
-        Of the values, as for `FixedLenFeature`.
+        The dtype of the values, as for `FixedLenFeature`.
     size : int or sequence of int
-        Length of each axis; an index out of range is an error.
+        Length of each axis; an index that is out of range is an error.
     already_sorted : bool, default False
-        The indices of every record ascend: skip sorting.
+        Don't sort, because the indices in every record already ascend.
 
     Examples
     --------

@@ -65,20 +65,20 @@ TENSOR_DTYPES = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TensorFeature(EncodedArray):
-    """A tensor stored as a serialized TensorProto, as `tf.io.parse_tensor` reads it.
+    """Read a tensor that is stored as a serialized TensorProto, like `tf.io.parse_tensor`.
 
     Parameters
     ----------
     shape : tuple of int or None
-        Shape of one tensor. None or -1 accepts any size: each row is then an array of its own shape.
+        Shape of one tensor. None or -1 accepts any size; each row is then an array with its own shape.
     dtype : str or dtype
-        The tensor's dtype: numeric, bool, ``"bfloat16"``, or ``"bytes"`` for strings. Another dtype in a record is an
-        error; values are not cast.
+        The tensor's dtype: numeric, bool, ``"bfloat16"``, or ``"bytes"`` for strings. A different dtype in a record is
+        an error; values are not cast.
     count : int, optional
         Number of tensors per record, each in a bytes value of its own: rows have the shape ``(count, *shape)``. -1 for
-        any number, zero included. By default a record holds one tensor.
+        any number, including zero. By default a record has one tensor.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------

@@ -23,21 +23,22 @@ from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_ent
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TextFeature(Encoded):
-    """Strings, decoded to NumPy's `StringDType`.
+    """Decode text to NumPy's `StringDType`.
 
-    Bytes that are not valid in the encoding raise an error that names the record, and the step of a sequence feature.
+    Bytes that are not valid in the encoding raise an error that names the record, and for a sequence feature the step.
 
     Parameters
     ----------
     default_value : str, optional
-        Value of a record that lacks the feature, or whose list is empty or unset.
+        Value for a record that lacks the feature, or whose list is empty or unset.
     count : int, optional
-        Number of strings per record; -1 for any number, zero included. By default a record holds one, and rows are
+        Number of strings per record; -1 for any number, including zero. By default a record has one, and rows are
         strings.
     encoding : str, default "utf-8"
-        Name of a text encoding of Python: ``"latin-1"``, for example. `to_tfrecord` writes it; other outputs hold text.
+        Python's name of the text encoding, for example ``"latin-1"``. `to_tfrecord` writes this encoding; other outputs
+        contain text.
     value_key : str, optional
-        Key of the values in the record, by default the name of the feature. Several features may read one key.
+        Key of the values in the record, by default the name of the feature. Several features may read the same key.
 
     Examples
     --------

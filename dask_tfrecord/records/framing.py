@@ -122,20 +122,20 @@ def read_records(
     max_record_bytes: int = MAX_RECORD_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[bytes]:
-    """Iterate over the payloads of all records, of any kind.
+    """Iterate over the payloads of all records, whatever they contain.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+        A path, fsspec URL, glob, directory or template (``name@8``, ``name-?????-of-00008``).
     compression : {"infer", None, "gzip", "zlib", "zstd"}
-        ``"infer"`` detects the compression from the first bytes, not from the name.
+        ``"infer"`` detects the compression from the first bytes, not from the file name.
     check_crc : bool, default True
         Check both CRCs of every record.
     max_record_bytes : int, default 2 GiB
-        A record with a larger length is an error, before memory is allocated for it.
+        A longer record is an error, which is raised before memory is allocated for it.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Yields
     ------
@@ -145,9 +145,9 @@ def read_records(
     Raises
     ------
     ShardNotFoundError
-        If the files do not exist; raised by the call, before the first record.
+        If the files do not exist; the call itself raises this, before the first record.
     CorruptRecordError
-        If a record is damaged; the records before it are yielded first.
+        If a record is damaged; the records before it are yielded first, and then the error is raised.
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     return (
@@ -190,19 +190,19 @@ def iterate_records(
 
 
 class RecordWriter:
-    """Write records of any kind to a file, with both CRCs.
+    """Write records with any payload to a file, with both CRCs.
 
-    The complete file is published under its name when the writer is closed. If the with-block raises, the new file is
-    discarded and an older file of that name is kept.
+    The file appears under its name when you close the writer. If the ``with`` block raises an exception, the new file
+    is discarded, and an older file of that name is kept.
 
     Parameters
     ----------
     path : str or os.PathLike
         Path or fsspec URL.
     compression : {None, "gzip", "zlib", "zstd"}
-        The compression does not depend on the file name.
+        Compression of the file; its name does not matter.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Examples
     --------
@@ -233,8 +233,8 @@ class RecordWriter:
         Raises
         ------
         TypeError
-            If `record` is not bytes-like, for example a dict or a message that is not serialized. Nothing is
-            appended, and the writer remains usable.
+            If `record` is not bytes-like, for example if it is a dict or a message that is not serialized. Nothing is
+            appended, and you can go on using the writer.
         """
         if self._sink is None:
             raise ValueError("the writer is closed; open another one")
@@ -250,7 +250,7 @@ class RecordWriter:
             raise
 
     def close(self) -> None:
-        """Publish the file; a second call does nothing."""
+        """Finish the file, which then appears under its name; a second call does nothing."""
         if self._sink is None:
             return
         try:
@@ -262,7 +262,7 @@ class RecordWriter:
         self._finalizer.detach()
 
     def discard(self) -> None:
-        """Remove the unfinished file; after `close`, do nothing."""
+        """Remove the unfinished file; after `close`, this does nothing."""
         if self._sink is not None:
             self._finalizer.detach()
             self._sink.discard()

@@ -60,42 +60,42 @@ def build_index(
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
-    """Write an index next to each shard, so that opening does not scan the shards.
+    """Write an index next to each shard, so that opening the shards does not scan them.
 
-    ``FILE.idx`` has a line per record with the offset of its header and the length of the whole record: the format of
-    ``tfrecord2idx`` of DALI and vahidk, whose readers accept it. Offsets of a gzip shard refer to the decompressed
-    stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds access points at which decompression can start.
-    Shards are read in parallel on the active scheduler.
+    ``FILE.idx`` has one line per record, with the offset of its header and the length of the whole record. This is the
+    format of ``tfrecord2idx``, which the readers of DALI and vahidk accept. For a gzip shard, offsets refer to the
+    decompressed stream, and ``FILE.gzidx``, in the format of indexed_gzip, lists points at which decompression can
+    start. Shards are read in parallel on the active scheduler.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+        A path, fsspec URL, glob, directory or template (``name@8``, ``name-?????-of-00008``).
     features : mapping of str to feature, Schema, str or os.PathLike, optional
         Features as for `read_tfrecord`, or the ``schema`` of a data set. If rows differ in length, their lengths are
-        written to ``FILE.lengths.idx``, and `to_zarr` of a data set with the same features reads the shards once, not
-        twice. Here they are read twice.
+        written to ``FILE.lengths.idx``, for which this call reads the shards twice. `to_zarr` with the same features
+        then reads them once, not twice.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
-        ``"infer"`` detects compression by the first bytes, not by the file name.
+        ``"infer"`` detects the compression from the first bytes, not from the file name.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Returns
     -------
     tuple of str
-        Paths of the written files, in the order of the shards. Each file replaces an older one atomically.
+        Paths of the files that were written, in the order of the shards. Each file replaces an older one atomically.
 
     Raises
     ------
     ShardNotFoundError
         If no shard is found.
     CorruptRecordError
-        If a shard is damaged. No index is written for it.
+        If a shard is damaged; no index is written for it.
     IncompleteStoreError
-        If a written file is missing afterwards or has another size.
+        If a file that was written is missing afterwards, or has a different size.
     TFRecordError
-        If a shard is gzip and indexed_gzip is not installed (``pip install "dask-tfrecord[gzip-index]"``), if it is
-        zlib, which can only be read from its start, or if it is on a web server.
+        If a shard is gzip and indexed_gzip is not installed (``pip install "dask-tfrecord[gzip-index]"``), if a shard
+        is zlib, which can only be read from its start, or if it is on a web server.
 
     Examples
     --------

@@ -30,25 +30,26 @@ def verify(
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> DamageReport:
-    """Check all records of a collection: both CRCs, and every byte between records.
+    """Check all records: both CRCs, and every byte between records.
 
-    Shards are read completely, in parallel on the active scheduler, with constant memory. A truncated header at the end
-    of a file is reported as damage; TensorFlow drops it silently.
+    Shards are read completely, in parallel on the active scheduler, in constant memory. A truncated header at the end
+    of a file is reported as damage; TensorFlow ignores it silently.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+        A path, fsspec URL, glob, directory or template (``name@8``, ``name-?????-of-00008``).
     compression : {"infer", None, "gzip", "zlib", "zstd"}
-        ``"infer"`` detects compression by the first bytes, not by the file name.
+        ``"infer"`` detects the compression from the first bytes, not from the file name.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Returns
     -------
     DamageReport
-        Intact records and lost ranges of bytes of each file, with the reason. The number of lost records is known if
-        their headers are intact or an index exists (`build_index`). Damage does not raise.
+        For each file, the number of intact records and the ranges of bytes that are lost, with the reason. The number
+        of lost records is known if their headers are intact or an index exists (`build_index`). Damage does not raise
+        an error.
 
     Raises
     ------
@@ -129,26 +130,26 @@ def repair(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> ShardReport:
-    """Copy the intact records of a damaged file to a new file.
+    """Save the intact records of a damaged file to a new file.
 
-    Records are copied byte for byte. The new file replaces an older one atomically. ``TARGET.damage.json`` next to it
-    reports the damage.
+    Records are copied byte for byte. The new file replaces an older one atomically. ``TARGET.damage.json``, next to it,
+    reports what was lost.
 
     Parameters
     ----------
     source : str or os.PathLike
-        Damaged file, which is not modified.
+        The damaged file, which is not modified.
     target : str or os.PathLike
-        New file; its directory must exist.
+        The new file; its directory must exist.
     compression : {"same", None, "gzip", "zlib", "zstd"}
-        Compression of the new file; ``"same"`` keeps the damaged file's.
+        Compression of the new file; ``"same"`` keeps that of the damaged file.
     storage_options, target_options : mapping, optional
-        Options of the fsspec file systems of the two files.
+        Options for the fsspec file systems of the two files.
 
     Returns
     -------
     ShardReport
-        Report on the damaged file.
+        What was found in the damaged file.
 
     Raises
     ------

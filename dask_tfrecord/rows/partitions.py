@@ -128,46 +128,46 @@ def read_bag(
     check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dask.bag.Bag:
-    """Open records of any kind as a dask bag.
+    """Open records with any payload as a dask bag.
 
-    For payloads other than Examples: JSON, protobuf messages, tf.Events or any bytes. `read_tfrecord` is faster for
-    arrays.
+    Use it for payloads other than Examples: JSON, protobuf messages, tf.Events or any bytes. For arrays,
+    `read_tfrecord` is faster.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
         Shards, as for `read_tfrecord`.
     decode : callable, optional
-        Function from a payload (`bytes`) to a value, called on the workers. By default the payload is the value. Values
-        are pickled between processes: messages of `dask_tfrecord.messages` can be pickled, protobuf messages of classes
-        that are created at run time elsewhere cannot.
+        Function that takes a payload (`bytes`) and returns a value, called on the workers. By default, the payload is
+        the value. Values are pickled between processes; messages from `dask_tfrecord.messages` can be pickled, but
+        messages of classes that are created at run time elsewhere can't.
     chunks : "auto", "shard", int or str, default "auto"
-        Records per partition. ``"auto"``: one partition per shard; uncompressed shards larger than 64 MiB
-        (or dask's ``array.chunk-size``, if it was changed) are split, and neighbours are joined past 20,000 partitions.
-        ``"shard"``: exactly one partition per shard. An int: that many records, across shards. A size such as
-        ``"64 MiB"``: shards are split and joined to that many stored bytes, but compressed shards are never split. An
-        int or a size counts all records.
+        Records per partition. ``"auto"`` makes one partition per shard, but splits uncompressed shards larger than 64
+        MiB (or dask's ``array.chunk-size``, if you changed it), and joins neighbours past 20,000 partitions.
+        ``"shard"`` makes exactly one partition per shard. An int is the number of records, across shards. A size such
+        as ``"64 MiB"`` splits and joins shards to that many stored bytes, but never splits compressed shards. With an
+        int or a size, all records are counted.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
-        ``"infer"`` detects compression by the first bytes, not by the file name.
+        ``"infer"`` detects the compression from the first bytes, not from the file name.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Returns
     -------
     dask.bag.Bag
-        Values in the order of the records. A partition is read record by record, so reductions and filters hold one
-        payload at a time.
+        Values in the order of the records. A partition is read record by record, so reductions and filters keep one
+        payload in memory at a time.
 
     Raises
     ------
     ShardNotFoundError
-        If no shard is found. It is a `FileNotFoundError` too.
+        If no shard is found. This is also a `FileNotFoundError`.
     CorruptRecordError
-        If a record is damaged: when it is read, or now if records have to be counted.
+        If a record is damaged: when it is read, or now if records must be counted.
     FeatureError
-        During computation, if `decode` fails. The error names the record; its cause is the exception of `decode`,
+        While computing, if `decode` fails. The error names the record; its cause is the exception that `decode` raised,
         except between processes.
     ValueError
         If an argument has an invalid value.
@@ -228,40 +228,41 @@ def infer_schema(
 ) -> Schema:
     """Infer the features of Examples, SequenceExamples or ExampleListWithContexts from a sample of the records.
 
-    A feature with the same number of values, at least one, in every sampled record becomes a `FixedLenFeature`. A
-    feature that is missing in a record, or has different numbers of values, becomes a `VarLenFeature`. A feature list
-    whose steps all have the same number of values becomes a `FixedLenSequenceFeature`, others a `VarLenFeature`. Bytes
-    stay bytes: text, images and arrays are not decoded. Defaults are not inferred. A later record that does not match
-    the schema raises an error.
+    A feature that has the same number of values, at least one, in every sampled record becomes a `FixedLenFeature`. A
+    feature that is missing in some record, or has different numbers of values, becomes a `VarLenFeature`. A feature
+    list whose steps all have the same number of values becomes a `FixedLenSequenceFeature`, otherwise a
+    `VarLenFeature`. Bytes stay bytes: text, images and arrays are not decoded. Default values are not inferred. If a
+    record that was not sampled does not match the schema, reading it raises an error.
 
     Parameters
     ----------
     urlpath : path, URL, glob, directory, template, or a list of these
         Shards, as for `read_tfrecord`.
     sample : int or None, default 256
-        Number of records to read, from the beginnings of up to eight shards that are evenly spread over the
-        collection. None reads all records; see `inspect_records`.
+        Number of records to read, from the start of up to eight shards that are spread evenly over the collection. None
+        reads all records; see `inspect_records`.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
-        Compression of the shards; ``"infer"`` detects it by the first bytes.
+        ``"infer"`` detects the compression from the first bytes, not from the file name.
     errors : {"raise", "skip"}
-        Handling of damaged records: ``"skip"`` passes them over, and checks all records of the shards that are read.
+        What to do about damaged records: ``"skip"`` leaves them out, and checks all records of the shards that are
+        read.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Returns
     -------
     Schema
-        Features sorted by name. The repr lists in how many records each feature was set; `Schema.sampling` has these
-        numbers, and keys that no record set. `Schema.report` has all findings, with suggestions for bytes:
+        Features, sorted by name. The repr lists how many records have each feature; `Schema.sampling` has these
+        numbers, and the keys that no record set. For all findings, with suggestions for bytes, use
         ``print(schema.report)``.
 
     Raises
     ------
     FeatureError
-        If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error names the detected
-        type and a reader for it.
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error says what it seems to
+        be, and how to read it.
     SchemaError
-        If a feature holds values of two kinds, or the shards are empty. `inspect_records` reports these cases.
+        If a feature has values of two kinds, or the shards are empty. `inspect_records` reports such cases instead.
     CorruptRecordError
         If a sampled record is damaged, and ``errors="raise"``; CRCs are always checked.
     ShardNotFoundError
@@ -292,39 +293,39 @@ def inspect_records(
     errors: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Report the contents of Examples, SequenceExamples or ExampleListWithContexts, including conflicts.
+    """Report what Examples, SequenceExamples or ExampleListWithContexts contain, including conflicts.
 
-    Of other protobuf messages, the report lists the fields of the type `message`: the dtype of each column, in how many
-    records the field is set, and the numbers of its values in a record. It counts unknown fields, and records that
-    cannot be read as this message. Without `message`, it lists field numbers and the types that fit.
+    For other protobuf messages, the report lists the fields of the type `message`: the dtype of each column, how many
+    records set the field, and how many values it has per record. It counts unknown fields, and records that can't be
+    read as this message. Without `message`, it lists field numbers and the types that fit.
 
-    Of Examples, the report lists for each feature in how many records it is set, the numbers of its values, its kinds
-    with their shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is
-    suggested if all values agree, and never assumed.
+    For Examples, the report lists how many records set each feature, how many values it has per record, which kinds of
+    values it has and in which shards, and what bytes seem to contain: images, tensors, text, arrays with one size.
+    Contents are suggested only if all values agree, and never assumed.
 
-    With ``sample=None`` shards are read in parallel on the active scheduler, with constant memory. protobuf parses
-    records under the GIL, so use ``dask.config.set(scheduler="processes")`` or a cluster instead of threads.
+    With ``sample=None``, shards are read in parallel on the active scheduler, in constant memory. protobuf holds the
+    GIL while it parses, so use ``dask.config.set(scheduler="processes")`` or a cluster instead of threads.
 
     Parameters
     ----------
     urlpath, sample, compression, errors, storage_options
         As in `infer_schema`.
     message : message class, Descriptor or str, optional
-        Type of the records, as for `read_tfrecord`, if they are other protobuf messages.
+        Type of the records, as for `read_tfrecord`, if they are protobuf messages other than Examples.
 
     Returns
     -------
     Report
-        Prints as a table with a spec to paste into code; `to_json` is for programs, and `schema` is the result of
-        `infer_schema`.
+        It prints as a table, with code to paste; `to_json` is for programs, and `schema` is what `infer_schema`
+        returns.
 
     Raises
     ------
     FeatureError
-        If a record is not a protobuf message, or the records are of several message types. With `message`, the report
-        has the errors.
+        If a record is not a protobuf message, or records have several message types. With `message`, the report lists
+        these errors instead.
     SchemaError
-        If the type of the messages cannot be found.
+        If the message type can't be found.
     CorruptRecordError
         If a sampled record is damaged, and ``errors="raise"``.
     ShardNotFoundError

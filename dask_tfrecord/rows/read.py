@@ -119,93 +119,95 @@ def read_rows(
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        Path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list of these. Shards
-        are in natural order; a list keeps its order. A directory written by TensorFlow Datasets (``…/mnist/3.0.1``, or
-        ``…/mnist`` with a single version) is read by its metadata.
+        A path, fsspec URL, glob, directory, template (``name@8``, ``name-?????-of-00008``), or a list of these. Shards
+        are in natural order; a list keeps its order. If TensorFlow Datasets wrote the directory (``…/mnist/3.0.1``, or
+        ``…/mnist`` with a single version), its metadata are used.
     features : mapping of str to feature, Schema, str or os.PathLike, optional
         Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
-        schema file, as for `Schema.read` (``"schema.pbtxt"``). By default those of the TFDS metadata, those that
-        `to_tfrecord` stored next to the shards of an xarray Dataset, or features inferred from the first records of
-        some shards. If a `FixedLenSequenceFeature` lacks a length, its records are read once to find the longest.
+        schema file, as for `Schema.read` (``"schema.pbtxt"``). By default, they come from TFDS metadata, or from what
+        `to_tfrecord` stored next to the shards of an xarray Dataset; otherwise they are inferred from the first records
+        of some shards. If a `FixedLenSequenceFeature` has no length, its records are read once to find the longest.
     sequence_features : mapping of str to feature, optional
-        Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` then describe the
-        context. The number of steps is column ``NAME.lengths``.
+        Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` then describe the context.
+        The column ``NAME.lengths`` has the number of steps.
     example_features : mapping of str to feature, optional
-        Features of each item in ExampleListWithContexts (ELWC) of TF-Ranking, by key; `features` then describe
-        the context. Feature ``KEY`` becomes the column ``examples/KEY``, with a row of items per record: a
-        `FixedLenFeature` of shape ``s`` a ragged one of shape ``(-1, *s)``, a `VarLenFeature` nested rows. An item that
-        lacks a key takes the ``default_value``. ``ds.explode("examples")`` returns one row per item. Excludes
-        `sequence_features`.
+        Features of each item in ExampleListWithContexts (ELWC) of TF-Ranking, by key; `features` then describe the
+        context. Feature ``KEY`` becomes the column ``examples/KEY``, with a row of items per record: a
+        `FixedLenFeature` of shape ``s`` becomes ragged with shape ``(-1, *s)``, and a `VarLenFeature` becomes nested
+        rows. An item that lacks a key gets the ``default_value``. ``ds.explode("examples")`` makes one row per item.
+        Can't be combined with `sequence_features`.
     message : message class, Descriptor or str, optional
-        Type of the records if they are other protobuf messages than Examples: a generated class, its descriptor,
-        ``"file.desc:package.Message"`` (of a set that ``protoc --include_imports --descriptor_set_out`` wrote), or
-        ``"file.proto:package.Message"``, which needs ``pip install 'dask-tfrecord[proto]'``. `features` are then
-        `ProtoFeature`; by default all fields are columns, named by their paths. Fields of a repeated message are a
-        group, whose columns have a row of items per record. Fields that the type lacks are skipped.
+        Type of the records if they are protobuf messages other than Examples: a generated class, its descriptor,
+        ``"file.desc:package.Message"`` (from a descriptor set that ``protoc --include_imports --descriptor_set_out``
+        wrote), or ``"file.proto:package.Message"``, which needs ``pip install 'dask-tfrecord[proto]'``. `features` are
+        then `ProtoFeature`; by default, all fields become columns, named by their paths. Fields of a repeated message
+        become a group, whose columns have a row of items per record. Fields that the type does not know are skipped.
     columns : sequence of str, optional
-        Names of the features to read; by default all.
+        Features to read; by default all.
     filters : list of tuple or list of list of tuple, optional
-        Conditions of the rows to keep, as for `Dataset.where`: ``[("label", "==", 3)]``. Their columns need not be in
-        `columns`. Unless ``counts=None``, they are read now, so that the number of rows is exact.
+        Conditions for the rows to keep, as for `Dataset.where`: ``[("label", "==", 3)]``. The columns that they compare
+        need not be in `columns`. They are read now, so that the number of rows is exact, unless ``counts=None``.
     split : str, optional
         Split of a TFDS data set, in the syntax of `tensorflow_datasets.load`: ``"train"``, ``"train+test"``,
-        ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
+        ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. You must give it if there are several
+        splits.
     partitioning : {None, "hive"}
-        ``"hive"`` adds a column of text for each directory ``KEY=VALUE`` in the paths, like ``date=2024-01-31``, as
-        Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys, each
-        once. It cannot be combined with ``counts=None`` or `value_errors`.
+        ``"hive"`` adds a text column for each directory ``KEY=VALUE`` in the paths, like ``date=2024-01-31``, as Spark
+        and Hive name them; `urlpath` may be the directory above. All shards must have the same keys, each once. Can't
+        be combined with ``counts=None`` or `value_errors`.
     chunks : "auto", "shard", int or str, default "auto"
-        Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds 64 MiB (or dask's setting
-        ``array.chunk-size``, if it was changed from its default of 128 MiB) by the sizes of the first rows are
-        split, and small shards are joined past 20,000 chunks. ``"shard"``: exactly one chunk per shard. An int: that
-        many rows, across shards. A size such as ``"64 MiB"``: shards are split and joined to that many decoded bytes.
+        Rows per chunk. ``"auto"`` makes one chunk per shard, but splits shards that, judging by their first rows, take
+        more than 64 MiB (or dask's ``array.chunk-size``, if you changed it from 128 MiB), and joins small shards past
+        20,000 chunks. ``"shard"`` makes exactly one chunk per shard. An int is the number of rows, across shards. A
+        size such as ``"64 MiB"`` splits and joins shards to that many decoded bytes.
     counts : "auto", "scan", sequence of int or None, default "auto"
         Records per shard. ``"auto"`` takes counts from TFDS metadata or from an index next to the shard
         (`build_index`), and scans the record headers of other shards in parallel on the active scheduler. ``"scan"``
-        scans all shards. Metadata are checked when the end of a shard is read. A sequence of counts is checked for each
-        shard that is read: at its end, or by scanning its headers once per process. None counts nothing: chunks have
-        unknown sizes, uncompressed shards are split by bytes, and each task finds its first record by the CRC of the
-        header.
+        scans all shards. Counts from metadata are checked when the end of a shard is read. If you give a sequence of
+        counts, each is checked when its shard is read: at the end, or by scanning its headers once per process. None
+        counts nothing: chunks have unknown sizes, uncompressed shards are split by bytes, and each task finds its first
+        record by the CRC of the header.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
-        ``"infer"`` detects compression by the first bytes, not by the file name.
+        ``"infer"`` detects the compression from the first bytes, not from the file name.
     errors : {"raise", "skip", "fill"}
-        Handling of records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them by rows of
-        default values: as many as were lost if an index tells (see `build_index`), else one per damaged range of bytes.
-        Both check all records now, in parallel on the active scheduler, so that the number of rows is exact; they
-        cannot be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
-        damage. An intact record that does not match the features always raises, unless `value_errors` accepts it.
+        What to do about records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them with rows
+        of default values: as many as were lost if an index says so (see `build_index`), otherwise one per damaged range
+        of bytes. Both check all records now, in parallel on the active scheduler, so that the number of rows is exact;
+        they can't be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
+        damage. An intact record that does not match the features always raises an error, unless `value_errors` accepts
+        it.
     value_errors : {"raise", "fill", "mark", "skip"} or mapping of str to these, default "raise"
-        How to handle values that have the right kind and number but can't be decoded: a truncated JPEG, bytes of the
+        What to do about values that have the right kind and number but can't be decoded: a truncated JPEG, bytes of the
         wrong length for a `RawFeature`, text that isn't UTF-8. Give one word for all columns, or a mapping by column.
-        ``"skip"`` leaves out the rows of these values. ``"fill"`` replaces them by fill values, and with them the same
-        row of the other columns in a ragged `group`; ``"mark"`` also adds a column ``NAME.valid``, False for filled
-        values. The columns are decoded now, in parallel on the active scheduler, so that the number of rows is exact;
-        with `filters`, the compared columns come first, and the others are decoded for the rows that remain. A log
-        entry gives the number of values that were filled or left out, and the first error. It cannot be combined with
-        ``counts=None``.
+        ``"skip"`` leaves out the rows of these values. ``"fill"`` replaces the values with fill values, and in a ragged
+        group also the same row of the other columns; ``"mark"`` also adds a column ``NAME.valid``, which is False for
+        filled values. The columns are decoded now, in parallel on the active scheduler, so that the number of rows is
+        exact; with `filters`, the columns that they compare come first, and the others are decoded for the rows that
+        remain. A log entry says how many values were filled or left out, and gives the first error. Can't be combined
+        with ``counts=None``.
     fill_values : mapping of str to value, optional
-        Values of the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature lacks a
+        Values for the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature has no
         ``default_value``, or to override it.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
-        Options of the fsspec file system. ``{"store": store}``, with a store of obstore, reads paths in that store.
+        Options for the fsspec file system. ``{"store": store}``, with an obstore store, reads paths in that store.
 
     Returns
     -------
     Dataset
-        Lazy. Only if chunks are cut by size and rows are ragged, a few records are decoded now, and the columns of
-        `filters` if there are any.
+        Values are decoded when you compute. Only the columns that `filters` compare are decoded now, and a few records
+        if chunks are cut by size and rows are ragged.
 
     Raises
     ------
     ShardNotFoundError
-        If no shard is found. It is a `FileNotFoundError` too.
+        If no shard is found. This is also a `FileNotFoundError`.
     SchemaError
-        If features cannot be inferred, a column or split does not exist, a column lacks a value for lost rows, a
-        filter does not fit its column, or the type of the messages or a path in it cannot be found.
+        If features can't be inferred, if a column or split does not exist, if a column has no value to fill lost rows,
+        if a filter does not fit its column, or if the message type or a path in it can't be found.
     CorruptRecordError
-        If a record header is damaged or a shard is truncated, and ``errors="raise"``.
+        If the header of a record is damaged or a shard is truncated, and ``errors="raise"``.
     ValueError
         If an argument has an invalid value.
 

@@ -19,24 +19,24 @@ COMPRESSIONS: Registry[ShardCompression] = Registry("dask_tfrecord.compressions"
 
 
 def register_compression(compression: ShardCompression) -> None:
-    """Make a compression of shards known by its name, in this process.
+    """Make a compression of shards known in this process.
 
-    Workers need it as well. An entry point of a package, of the group ``dask_tfrecord.compressions``, that names a
-    `ShardCompression`, makes it known in every process.
+    Workers must know it as well. To make it known in every process, let a package name the `ShardCompression` in an
+    entry point of the group ``dask_tfrecord.compressions``.
 
     Parameters
     ----------
     compression : ShardCompression
-        A compression of the same name is replaced, unless this library provides it.
+        The compression, which replaces one of the same name, unless that belongs to this library.
 
     Raises
     ------
     ValueError
-        If a compression of this library has the name, or it is not a lower-case identifier.
+        If a compression of this library has the same name, or the name is not a lower-case identifier.
 
     See Also
     --------
-    ShardCompression : What a compression offers, with an example.
+    ShardCompression : Describe a compression, with an example.
     """
     name = compression.name
     if (

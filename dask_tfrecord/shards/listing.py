@@ -98,15 +98,15 @@ def find_shards(
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``). An existing literal
-        path takes precedence over template and glob, and so does an existing local directory in front of them. ``**``
-        matches any number of directories, but no links to directories.
-        Directories and globs exclude hidden files, ``_*``, ``.idx``, ``.gzidx``, ``.json`` and ``.pbtxt``, unless the
-        glob contains the prefix or suffix. Lists exclude ``.idx``, ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
+        A path, fsspec URL, glob, directory or template (``name@8``, ``name-?????-of-00008``). An existing literal path
+        takes precedence over template and glob, and so does an existing local directory in front of them. ``**``
+        matches any number of directories, but no links to directories. Directories and globs exclude hidden files,
+        ``_*``, ``.idx``, ``.gzidx``, ``.json`` and ``.pbtxt``, unless the glob contains the prefix or suffix. Lists
+        exclude ``.idx``, ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
         Compression of every shard; ``"infer"`` detects it when the shard is opened.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options for the fsspec file system.
 
     Returns
     -------

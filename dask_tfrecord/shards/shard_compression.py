@@ -41,33 +41,34 @@ class Compressor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShardCompression:
-    """A compression of shards.
+    """Describe a compression of shards, for `register_compression`.
 
     Parameters
     ----------
     name : str
         Lower-case name, for `compression=`.
     is_start : function
-        Returns whether bytes, up to 512 of the beginning of a file, begin a member. Uncompressed shards are recognized
-        before, by the CRC of their first header.
+        Returns whether the first bytes of a file, up to 512, are the start of this compression. Uncompressed shards are
+        recognized first, by the CRC of their first header.
     decompressor : function
         Returns a new `Decompressor`, or raises ImportError.
     compressor : function
         Returns a new `Compressor`, or raises ImportError.
     joins : bool, default True
-        A file may contain several members one after the other.
+        Whether a file may contain several compressed members one after the other.
     has_access_points : bool, default False
-        `FILE.gzidx` holds points at which reading can start; else a file is read from its beginning.
+        Whether `FILE.gzidx` lists points at which reading can start; otherwise a file is read from its beginning.
     max_ratio : int, default 1000
-        Ratio of decompressed to stored bytes above which a file is refused as a decompression bomb, after 64 MiB.
+        If the decompressed bytes exceed the stored bytes by more than this factor, the file is refused as a
+        decompression bomb, after 64 MiB.
 
     See Also
     --------
-    register_compression : Make a compression known by its name.
+    register_compression : Make a compression known.
 
     Examples
     --------
-    bzip2, whose classes in the standard library have the needed methods, but raise OSError for damaged data:
+    Add bzip2. The classes of the standard library have the methods that are needed, but raise OSError for damaged data:
 
     >>> import bz2
     >>> import dask_tfrecord as dtf

@@ -211,7 +211,7 @@ class Job:
     Attributes
     ----------
     parts : int or None
-        Number of parts; None until the first part fixes it.
+        Number of parts; None until the first part is written.
     """
 
     def __init__(self, place: str, identity: str, source_options: Mapping[str, Any] | None) -> None:
@@ -284,27 +284,27 @@ class Job:
 
     @property
     def parts(self) -> int | None:
-        """Number of parts; None until it is fixed, and of a complete group."""
+        """Number of parts; None until the first part is written, and for a complete group."""
         plan = self._plan()
         return None if plan is None else plan.parts or self._fixed_parts(plan)
 
     def write(self, part: int, parts: int | None = None) -> None:
-        """Write a part with the threads of this process; return at once if it is done.
+        """Write a part with the threads of this process, or return at once if it is done.
 
         Parameters
         ----------
         part : int
             Number of the part, from 0.
         parts : int, optional
-            Number of parts; by default the plan's.
+            Number of parts; by default, as planned.
 
         Raises
         ------
         ValueError
             If `part` is outside the range of parts.
         ResumeError
-            If `parts` differs from the number of the plan, or of another part; or another version of this library or
-            of Python made the plan.
+            If `parts` differs from what is planned, or from what another part was given; or if a different version of
+            this library or of Python made the plan.
         ShardChangedError
             If a file has changed since the plan was made.
         IncompleteStoreError
@@ -346,7 +346,7 @@ class Job:
                 raise
 
     def status(self) -> JobStatus:
-        """Return the parts that are written, their writers and start times, and the missing parts.
+        """List the parts that are written, who wrote them and when they started, and the parts that are missing.
 
         Returns
         -------
@@ -392,16 +392,16 @@ class Job:
         return JobStatus(self._place, False, tuple(statuses))
 
     def finish(self) -> None:
-        """Verify all parts, and complete the output; do nothing if it is complete.
+        """Verify all parts and complete the output; do nothing if it is complete.
 
         Raises
         ------
         IncompleteStoreError
-            If parts are missing, or differ from what was written; the message lists them.
+            If parts are missing, or are not as they were written; the message lists them.
         StoreInUseError
-            If another run is writing the output, or finishing it.
+            If another run is writing or finishing the output.
         ResumeError
-            If another version of this library or of Python made the plan.
+            If a different version of this library or of Python made the plan.
         """
         plan = self._plan()
         if plan is not None:
@@ -426,7 +426,7 @@ class Job:
                 self._journal.record_published(token, {added: 0}, {})
 
     def check_shards(self, shards: Shards) -> None:
-        """Refuse files that have changed since they were planned; ignore files that are not in the plan."""
+        """Raise an error if files have changed since they were planned; ignore files that are not in the plan."""
         differences = self._changes_of_files(shards)
         if differences:
             raise ResumeError(

@@ -48,17 +48,17 @@ Finish = Callable[[], Batch]
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """Pad a column in batches: ragged rows, or arrays of different shapes like images.
+    """Pad a column in batches: ragged rows, or arrays with different shapes, like images.
 
     Parameters
     ----------
     length : int, None or tuple of these, optional
         Number of values in each row, for each level of rows. For arrays, the sizes of the first axes, for example
-        height and width. None takes the longest row of the batch, or its largest size.
+        height and width. None takes the length of the longest row in the batch, or the largest size.
     value : scalar, optional
         Padding, by default 0 or ``b""``.
     truncate : bool, default False
-        Cut rows that are longer than `length`. By default they raise `FeatureError`.
+        Cut rows that are longer than `length`. By default, such rows raise `FeatureError`.
 
     Examples
     --------

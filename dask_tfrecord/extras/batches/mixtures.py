@@ -131,33 +131,35 @@ def sample_from_datasets(
     *,
     columns: Literal["common"] | Sequence[str] | None = None,
 ) -> Mixture:
-    """Mix data sets: each row is the next one of a data set that is chosen at random.
+    """Mix data sets: each row is the next row of a data set that is chosen at random.
 
     Parameters
     ----------
     datasets : sequence of Dataset
-        Data sets whose rows are counted.
+        Data sets to mix; their rows must be counted.
     weights : sequence of float, optional
-        Probability of each data set; only their ratios matter. Data sets of weight 0 are left out. Uniform by default.
+        Probability of choosing each data set; only the ratios matter. Data sets with weight 0 are left out. By default,
+        all weights are equal.
     seed : int, optional
-        Seed of the choices. By default a random one, which `state_dict` of the batches stores.
+        Seed of the choices. By default, a random seed is drawn, which `state_dict` of the batches stores.
     stop_on_empty_dataset : bool, default False
-        End where an ended data set is chosen, so that the weights hold throughout. By default every row
-        occurs once, and the weights hold until the first data set ends; the others continue among themselves.
+        End as soon as a data set is chosen that has no rows left, so that the weights hold throughout. By default,
+        every row occurs once, and the weights hold until the first data set ends; then the others go on without it.
     columns : "common" or sequence of str, optional
-        Columns of the mixture: those that all data sets have, or these. By default all data sets have the same columns.
+        Columns of the mixture: ``"common"`` means those that all data sets have. By default, all data sets must have
+        the same columns.
 
     Returns
     -------
     Mixture
-        ``batches(…)`` and ``as_sequence()``, like a `Dataset`. ``nrows`` is the number of rows of an epoch, ``counts``
-        those of each data set.
+        It has ``batches(…)`` and ``as_sequence()``, like a `Dataset`. ``nrows`` is the number of rows in an epoch, and
+        ``counts`` says how many come from each data set.
 
     Raises
     ------
     ValueError
-        If `datasets` is empty, or the rows of one are not counted. If the number of weights differs from the number of
-        data sets, a weight is negative or not finite, or all are 0.
+        If `datasets` is empty, or the rows of a data set are not counted. If the number of weights differs from the
+        number of data sets, if a weight is negative or not finite, or if all are 0.
     TypeError
         If an argument has the wrong type.
     SchemaError
@@ -167,7 +169,7 @@ def sample_from_datasets(
 
     Notes
     -----
-    `resize_images` in `map_blocks` gives the images of several data sets one size.
+    To give the images of all data sets the same size, use `resize_images` in `map_blocks`.
 
     Examples
     --------

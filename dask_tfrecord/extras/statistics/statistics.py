@@ -211,7 +211,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         name : str, optional
             Name of the data set, which displays show.
         storage_options : mapping, optional
-            Options of the fsspec file system.
+            Options for the fsspec file system.
         """
         message = FeatureStatisticsList()
         dataset = message.datasets.add(name=name, num_examples=self.nrows)

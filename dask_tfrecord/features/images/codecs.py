@@ -65,47 +65,47 @@ Sizes: TypeAlias = tuple[int | None, int | None, int | None]
 
 
 class ImageFormat:
-    """A format of images in bytes. `register_image_format` makes a subclass known, so that `ImageFeature` decodes it.
+    """Teach `ImageFeature` a format of encoded images: subclass this, and call `register_image_format`.
 
     Attributes
     ----------
     name : str
         Name in reports and errors.
     media_type : str or None
-        Media type, if browsers display the format; else displays convert it.
+        Media type, if browsers can display the format; otherwise images are converted for display.
 
     See Also
     --------
-    register_image_format : Make a format known, with an example.
+    register_image_format : Make an image format known, with an example.
     """
 
     name: str
     media_type: str | None = None
 
     def is_start(self, data: bytes) -> bool:
-        """Return whether bytes begin an image of this format."""
+        """Return whether the bytes are the start of an image in this format."""
         raise NotImplementedError
 
     def read_shape(self, data: bytes) -> Sizes:
-        """Return height, width and channels by the header: None for one that it does not determine.
+        """Read height, width and channels from the header; None stands for what it does not determine.
 
         Every exception becomes an error that names the record.
         """
         raise NotImplementedError
 
     def decode(self, data: bytes) -> NDArray[np.uint8]:
-        """Return the pixels, of the shape that the header states. Every exception becomes an error of the record."""
+        """Return the pixels, shaped as the header states. Every exception becomes an error that names the record."""
         raise NotImplementedError
 
     def read_header(self, data: bytes) -> tuple[int, Sizes] | None:
-        """Return bits per channel and shape, with None for what is unknown; None if the bytes are something else."""
+        """Read bits per channel and shape, with None for what is unknown; return None for other bytes."""
         try:
             return 8, self.read_shape(data)
         except Exception:
             return 8, (None, None, None)
 
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-        """Check an image and prepare its decoding; `fast` and `least` are for JPEG."""
+        """Check an image and prepare to decode it; `fast` and `least` are for JPEG."""
         with self._naming_format():
             shape = self.read_shape(data)
         height, width, found = (size or 0 for size in shape)
@@ -135,7 +135,7 @@ class ImageFormat:
             raise ImageError(f"a {self.name} image that can't be decoded: {describe_error(error)}") from error
 
     def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
-        """Return how many of the `pixels` of an image a display decodes, and the most that it may decode."""
+        """Return how many `pixels` of an image are decoded for display, and how many may be."""
         return pixels, SHOWN_PIXELS
 
 

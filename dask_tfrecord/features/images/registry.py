@@ -14,24 +14,25 @@ FORMATS: Registry[ImageFormat] = Registry("dask_tfrecord.image_formats", JPEG(),
 
 
 def register_image_format(image_format: ImageFormat) -> None:
-    r"""Make a format of images known, in this process: `ImageFeature` decodes it, and reports and displays name it.
+    r"""Make an image format known in this process, so that `ImageFeature` decodes it and reports and displays name it.
 
-    Workers need it as well. An entry point of a package, of the group ``dask_tfrecord.image_formats``, that names an
-    `ImageFormat`, makes it known in every process. Files are written as PNG, JPEG or WebP.
+    Workers must know it as well. To make it known in every process, let a package name the `ImageFormat` in an entry
+    point of the group ``dask_tfrecord.image_formats``. It is only for reading: files are written as PNG, JPEG or WebP.
 
     Parameters
     ----------
     image_format : ImageFormat
-        A format of the same name is replaced. Formats of this library can't be, and their bytes can't be claimed.
+        The format, which replaces one of the same name. Formats of this library can't be replaced, and it can't claim
+        their bytes.
 
     Raises
     ------
     ValueError
-        If a format of this library has the name, or the name is not a word.
+        If a format of this library has the same name, or the name is not a single word.
 
     Examples
     --------
-    Gray pixels after a line with their size:
+    Read gray pixels that follow a line with their size:
 
     >>> class PGM(dtf.ImageFormat):
     ...     name = "PGM"

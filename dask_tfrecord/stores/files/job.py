@@ -226,23 +226,24 @@ class _FileJob(Job):
 
 
 class TFRecordJob(_FileJob):
-    """TFRecord shards that programs write in parts, without a scheduler: a job array of Slurm, or processes.
+    """Let several programs write TFRecord shards in parts, without a scheduler: a Slurm job array, or processes.
 
-    `begin` plans what `to_tfrecord` writes, and `begin_copy` what `copy_tfrecord` writes; `write` writes a part in any
-    process of any machine that reaches the files, and `finish` verifies all shards. Write parts in any order. Write a
-    part again if its program died; if it runs twice at once, both write the same bytes. The shards are those of one
-    `to_tfrecord`, byte for byte. Readers find them when `finish` has verified all of them.
+    `begin` plans what `to_tfrecord` would write, and `begin_copy` what `copy_tfrecord` would write. `write` writes a
+    part, in any process on any machine that can reach the files, and `finish` verifies all shards. You can write parts
+    in any order, and a part again if its program died; if two programs write the same part at once, both write the same
+    bytes. The shards are the same, byte for byte, as those of one `to_tfrecord`. Readers see them after `finish` has
+    verified all of them.
 
-    The plan contains pickled rows, and functions of `map_blocks`: open only jobs that you trust.
+    The plan contains pickled rows and the functions of `map_blocks`, so open only jobs that you trust.
 
     Attributes
     ----------
     parts : int or None
-        Number of parts; None until the first part fixes it.
+        Number of parts; None until the first part is written.
 
     See Also
     --------
-    ZarrJob : The same for Zarr.
+    ZarrJob : Do the same for Zarr.
 
     Examples
     --------
@@ -268,20 +269,21 @@ class TFRecordJob(_FileJob):
         resume: bool = False,
         **options: Unpack[TFRecordOptions],
     ) -> TFRecordJob:
-        """Plan the shards of rows, and store the plan next to them.
+        """Plan the shards, and store the plan next to them.
 
         Parameters
         ----------
         arrays : Dataset
-            Rows that are read from files.
+            Rows to write, which must be read from files.
         urlpath : str or os.PathLike
-            As for `to_tfrecord`; each program that writes a part opens it.
+            As for `to_tfrecord`; every program that writes a part must be able to open it.
         parts : int, optional
-            Number of parts. By default the first part that is written fixes it.
+            Number of parts. By default, whoever writes the first part chooses it.
         resume : bool, default False
-            Divide a job of the same rows and options again, and keep what is written. Without a job, begin one.
+            Divide an earlier job with the same rows and options again, and keep what is written. If there is none,
+            begin a job.
         compute : bool, default True
-            Must be True: `write` writes the rows.
+            Must be True, because `write` writes the rows.
 
         Returns
         -------
@@ -290,14 +292,14 @@ class TFRecordJob(_FileJob):
         Raises
         ------
         ValueError
-            If rows are in memory, which other programs cannot read; if URLs hold credentials, which a plan must not
-            store; or `parts` is not a positive number.
+            If rows are in memory, where other programs can't read them; if URLs contain credentials, which a plan must
+            not store; or if `parts` is not a positive number.
         FileExistsError
-            As for `to_tfrecord`. Also if another job of these shards is not finished, under ``mode="w-"``.
+            As for `to_tfrecord`. With ``mode="w-"``, also if another job for these shards is not finished.
         StoreInUseError
-            If another run writes these shards, or a part of another job of them.
+            If another run is writing these shards, or a part of another job for them.
         ResumeError
-            If a job has other rows or options than those that `resume` continues.
+            If rows or options differ from those of the job that `resume` continues.
 
         Examples
         --------
@@ -329,20 +331,21 @@ class TFRecordJob(_FileJob):
         resume: bool = False,
         **options: Unpack[CopyOptions],
     ) -> TFRecordJob:
-        """Plan copies of records, and store the plan next to the new shards.
+        """Plan how to copy records, and store the plan next to the new shards.
 
         Parameters
         ----------
         urlpath : str, os.PathLike or list of these
             Shards to read, as in `copy_tfrecord`.
         target : str or os.PathLike
-            Shards to write; each program that writes a part opens it.
+            Shards to write; every program that writes a part must be able to open them.
         parts : int, optional
-            Number of parts. By default the first part that is written fixes it.
+            Number of parts. By default, whoever writes the first part chooses it.
         resume : bool, default False
-            Divide a job of the same shards and options again, and keep what is written. Without a job, begin one.
+            Divide an earlier job with the same shards and options again, and keep what is written. If there is none,
+            begin a job.
         compute : bool, default True
-            Must be True: `write` writes the records.
+            Must be True, because `write` writes the records.
 
         Returns
         -------
@@ -384,18 +387,18 @@ class TFRecordJob(_FileJob):
         storage_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
     ) -> TFRecordJob:
-        """Open a job that `begin` or `begin_copy` began, in any process.
+        """Open a job that `begin` or `begin_copy` planned, in any process.
 
         Parameters
         ----------
         urlpath : str or os.PathLike
-            The shards, as they were given to `begin`.
+            The shards, as you gave them to `begin`.
         tfds : mapping, optional
             As for `begin`.
         storage_options : mapping, optional
-            Options of fsspec for the URL of the shards.
+            fsspec options for the URL of the shards.
         source_options : mapping, optional
-            Options of fsspec for the URLs of the rows; a plan does not store them, because they may hold credentials.
+            fsspec options for the URLs of the rows. The plan does not store them, because they may contain credentials.
 
         Returns
         -------
@@ -404,18 +407,18 @@ class TFRecordJob(_FileJob):
         Raises
         ------
         FileNotFoundError
-            If no job writes these shards, and none exists.
+            If there is neither a job for these shards nor any of the shards.
         """
         return cls._open(_tfrecord_names(urlpath, tfds, storage_options), source_options)
 
 
 class ParquetJob(_FileJob):
-    """Parquet files that programs write in parts, without a scheduler: as `TFRecordJob` writes shards.
+    """Let several programs write Parquet files in parts, without a scheduler, as `TFRecordJob` does for shards.
 
     Attributes
     ----------
     parts : int or None
-        Number of parts; None until the first part fixes it.
+        Number of parts; None until the first part is written.
 
     Examples
     --------
@@ -438,20 +441,21 @@ class ParquetJob(_FileJob):
         resume: bool = False,
         **options: Unpack[ParquetOptions],
     ) -> ParquetJob:
-        """Plan the files of rows, and store the plan next to them.
+        """Plan the files, and store the plan next to them.
 
         Parameters
         ----------
         arrays : Dataset
-            Rows that are read from files.
+            Rows to write, which must be read from files.
         path : str or os.PathLike
-            As for `to_parquet`; each program that writes a part opens it.
+            As for `to_parquet`; every program that writes a part must be able to open it.
         parts : int, optional
-            Number of parts. By default the first part that is written fixes it.
+            Number of parts. By default, whoever writes the first part chooses it.
         resume : bool, default False
-            Divide a job of the same rows and options again, and keep what is written. Without a job, begin one.
+            Divide an earlier job with the same rows and options again, and keep what is written. If there is none,
+            begin a job.
         compute : bool, default True
-            Must be True: `write` writes the rows.
+            Must be True, because `write` writes the rows.
 
         Returns
         -------
@@ -478,7 +482,7 @@ class ParquetJob(_FileJob):
         storage_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
     ) -> ParquetJob:
-        """Open a job that `begin` began, in any process.
+        """Open a job that `begin` planned, in any process.
 
         Parameters
         ----------
@@ -494,7 +498,7 @@ class ParquetJob(_FileJob):
         Raises
         ------
         FileNotFoundError
-            If the directory has neither a job nor files.
+            If the directory contains neither a job nor files.
         """
         return cls._open(ShardNames.from_directory(path, TEMPLATE, storage_options), source_options)
 

@@ -45,9 +45,9 @@ def to_parquet(
     Parameters
     ----------
     arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
-        Rows to write; other objects than a Dataset are converted by `Dataset.from_arrays`.
+        Rows to write; anything but a Dataset is converted by `Dataset.from_arrays`.
     path : str or os.PathLike
-        Directory or URL. The files are ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
+        Directory or URL. Its files are named ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
         the rows.
 
     Returns
@@ -57,18 +57,18 @@ def to_parquet(
     Raises
     ------
     FileExistsError
-        If a file exists under ``mode="w-"``, or if the directory has more files of these names.
+        If a file exists and `mode` is ``"w-"``, or if the directory has more files with such names.
     IncompleteStoreError
-        If the size or the row count of a written file is wrong.
+        If the size or the row count of a file is wrong after writing.
     ImportError
         If pyarrow is not installed.
     SchemaError, ValueError
-        If rows are not counted or lack columns, or an argument has an invalid value.
+        If rows are not counted or have no columns, or an argument has an invalid value.
 
     Notes
     -----
-    Columns have the types of `Dataset.to_arrow_batches`. Files appear when all of them are complete; after a
-    failure, readers find what they found before. A task holds one chunk and its file.
+    Columns have the types of `Dataset.to_arrow_batches`. Files appear when all of them are complete; after a failure,
+    readers find what they found before. A task keeps one chunk and its file in memory.
 
     Examples
     --------

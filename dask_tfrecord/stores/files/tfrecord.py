@@ -86,22 +86,22 @@ def to_tfrecord(
     urlpath: str | os.PathLike[str],
     **options: Unpack[TFRecordOptions],
 ) -> Delayed | None:
-    """Write rows to TFRecord shards as Examples, SequenceExamples or other messages, one task per shard.
+    """Write rows to TFRecord shards, as Examples, SequenceExamples or other messages, in one task per shard.
 
     Parameters
     ----------
     arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
         Rows to write, the same number in each array: dask, NumPy, Zarr and HDF5 arrays, lists, pandas Series, and
         ragged rows (lists of lists, `RaggedBlock`, object arrays of arrays). ``bytes``, ``bytearray`` and
-        ``memoryview`` are bytes. Numbers of Python lists take the dtype of their feature. Coordinates of an xarray
-        Dataset along the rows are columns; dates are stored as int64, float64 as bytes, and
-        ``FILE.xarray.json`` next to each shard has the dimensions, the other coordinates, dtypes and attributes.
-        Rows can also come one by one: from a list, or an iterator like a generator, of mappings of names to values.
-        Their features are `features`, or inferred from the first rows. Memory is bounded: records wait in the temporary
-        directory of this machine until the iterator ends, and are then copied to the shards.
+        ``memoryview`` count as bytes. Numbers in Python lists get the dtype of their feature. Coordinates of an xarray
+        Dataset along the rows become columns; dates are stored as int64, float64 as bytes, and ``FILE.xarray.json``
+        next to each shard stores the dimensions, the other coordinates, dtypes and attributes. You can also pass the
+        rows one by one, as a list or an iterator (like a generator) of mappings from names to values. Their features
+        are `features`, or inferred from the first rows. Memory is bounded: records wait in the temporary directory of
+        this machine until the iterator ends, and are then copied to the shards.
     urlpath : str or os.PathLike
-        A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for one
-        shard; or a directory (an existing one, or a name that ends in ``/``). Missing directories are created.
+        A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for a single
+        shard; or a directory, which exists or whose name ends in ``/``. Missing directories are created.
 
     Returns
     -------
@@ -110,34 +110,35 @@ def to_tfrecord(
     Raises
     ------
     FileExistsError
-        If a shard exists under ``mode="w-"``, or if shards of the same template and another number of shards exist.
+        If a shard exists and `mode` is ``"w-"``, or if there are shards of the same template with a different total
+        number.
     SchemaError
-        If the dtype or shape of a column does not fit its feature, or if a column needs a feature: an Example does not
-        list float64. If a column names no field of `message`, or a map lacks its keys. Also if an array holds masked or
-        missing values, an xarray Dataset has coordinates along other dimensions, or the index of a DataFrame is not the
-        row numbers.
+        If the dtype or shape of a column does not fit its feature, or if a column needs a feature, because an Example
+        can't store float64. If `message` has no field for a column, or a map lacks its keys. Also if an array contains
+        masked or missing values, if an xarray Dataset has coordinates along other dimensions, or if the index of a
+        DataFrame is not the row numbers.
     FeatureError
-        If a value does not fit its feature: an integer outside the requested dtype, a float that float32 would round.
-        Also if columns of items or of a repeated message differ in their number of items in a record, or, with `tfds`,
-        columns of a group.
+        If a value does not fit its feature: an integer is out of range for its dtype, or float32 would round a float.
+        Also if columns of items, of a repeated message or, with `tfds`, of a group differ in their number of items in a
+        record.
     ValueError
-        If rows are not counted, ``{shard}`` is missing from the template of several shards, or shards would replace
+        If rows are not counted, if the name has no ``{shard}`` but there are several shards, or if shards would replace
         their own input.
     ImportError
-        If images are to be written and Pillow is not installed.
+        If there are images to write and Pillow is not installed.
 
     Warns
     -----
     UserWarning
-        If arrays have attributes, which records do not store; of an xarray Dataset, those that JSON cannot represent.
-        With `tfds`, if a group can't be written: a feature has a name that does not begin with that of the group, or
-        does not list its items.
+        If arrays have attributes, because records do not store them; for an xarray Dataset, only those that JSON can't
+        represent. With `tfds`, if a group can't be written, because the name of a feature does not begin with that of
+        the group, or because the feature does not list its items.
 
     Notes
     -----
     Shards are written to a hidden folder, and renamed when all of them are complete; after a failure, readers find what
-    they found before. A task holds one block of 2 MiB of rows and one block of records; for arrays in chunks, also the
-    chunks that contain its rows.
+    they found before. A task keeps one block of 2 MiB of rows and one block of records in memory, and for arrays in
+    chunks also the chunks that contain its rows.
 
     Examples
     --------
@@ -427,18 +428,18 @@ def copy_tfrecord(
     target: str | os.PathLike[str],
     **options: Unpack[CopyOptions],
 ) -> Delayed | None:
-    """Copy records to other shards: resharded, recompressed, some of them, or with fewer features.
+    """Copy records to new shards, to change their size or compression, or to keep only some records or features.
 
-    Records of any payload type are copied byte for byte. With `columns` they must be Examples or SequenceExamples; the
-    values of the remaining features are not decoded. Labels of xarray next to a shard are copied, too. One task per
-    new shard, which holds one record at a time.
+    Records with any payload are copied byte for byte. With `columns`, they must be Examples or SequenceExamples; the
+    values of the features that you keep are not decoded. xarray's labels next to a shard are copied, too. One task
+    writes each new shard, with one record in memory at a time.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        Shards to read, as in `read_tfrecord`: all splits of a TFDS data set.
+        Shards to read, as in `read_tfrecord`, but with all splits of a TFDS data set.
     target : str or os.PathLike
-        Shards to write, as in `to_tfrecord`: a template with ``{shard}``, a name for one shard, or a directory.
+        Shards to write, as in `to_tfrecord`: a template with ``{shard}``, the name of a single shard, or a directory.
 
     Returns
     -------
@@ -449,11 +450,12 @@ def copy_tfrecord(
     ShardNotFoundError
         If no shard is found.
     FileExistsError
-        If a shard exists under ``mode="w-"``, or if shards of the same template and another number of shards exist.
+        If a shard exists and `mode` is ``"w-"``, or if there are shards of the same template with a different total
+        number.
     CorruptRecordError
         If a record is damaged, and ``errors="raise"``.
     UnknownFeatureError
-        If the first records of some shards do not have a feature of `columns`, or filters name another column.
+        If the first records of some shards lack a feature in `columns`, or filters name a column that does not exist.
     FeatureError
         If `columns` is given and a record is neither an Example nor a SequenceExample.
 

@@ -16,15 +16,16 @@ from dask_tfrecord.stores.zarr.codec import group_metadata
 
 
 class TFRecordParser:
-    """Parser of TFRecord shards for `virtualizarr.open_virtual_dataset`.
+    """Parse TFRecord shards for `virtualizarr.open_virtual_dataset`.
 
-    Needs VirtualiZarr: ``pip install 'dask-tfrecord[virtualizarr]'``. Its arrays have chunks of one length.
+    Needs VirtualiZarr: ``pip install 'dask-tfrecord[virtualizarr]'``. All chunks of an array must have the same length
+    there.
 
     Parameters
     ----------
     features, sequence_features, columns, rows_per_chunk, storage_options
-        As in `virtual_zarr`; by default features are inferred. Records are scanned through fsspec, with
-        `storage_options`. Values are read through the stores of VirtualiZarr's registry.
+        As in `virtual_zarr`; by default, features are inferred. Records are scanned through fsspec, with
+        `storage_options`; values are read through the stores in VirtualiZarr's registry.
     """
 
     def __init__(

@@ -563,44 +563,44 @@ def virtual_zarr(
     check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VirtualZarr:
-    """Refer to TFRecord shards as a Zarr group, without copying them.
+    """Make a Zarr group that refers to TFRecord shards, without copying values.
 
-    A chunk is a range of whole records of a shard, which the Zarr codec ``tfrecord`` of this library decodes when it is
-    read: all columns of `read_tfrecord` can be virtual. Rows of one size, bytes and text are one array each, text as
-    bytes with the attribute ``_Encoding``. Rows that differ in length are values in the shards, and ``row_splits`` that
-    are stored, 8 bytes a row.
+    A chunk is a range of whole records in a shard, which this library's Zarr codec ``tfrecord`` decodes when the chunk
+    is read, so every column of `read_tfrecord` can be virtual. Columns with rows of one size, bytes or text become one
+    array each, text as bytes with the attribute ``_Encoding``. For ragged columns, the values stay in the shards, and
+    ``row_splits`` are stored, with 8 bytes per row.
 
     Parameters
     ----------
     urlpath, features, sequence_features, example_features, message, columns, split, compression, storage_options
         As in `read_tfrecord`. Compressed shards are one chunk each.
     rows_per_chunk : int or str, default "16 MiB"
-        Records of a chunk, or the bytes of a chunk in its shard, which a reader requests at once. A size is an upper
-        limit: equal chunks are preferred, with a number of records that divides all shards but the last.
+        Records per chunk, or the bytes of a chunk in its shard, which a reader requests at once. A size is an upper
+        limit: preferably, all chunks have the same number of records, one that divides all shards but the last.
     check_crc : bool, default True
-        Readers check the CRCs of records, and that a chunk has the records that were scanned.
+        Let readers check the CRCs of records, and that a chunk has the records that were scanned.
 
     Returns
     -------
     VirtualZarr
-        `VirtualZarr.to_json`, `VirtualZarr.to_parquet` and `VirtualZarr.to_icechunk` write it.
+        To write it, call `VirtualZarr.to_json`, `VirtualZarr.to_parquet` or `VirtualZarr.to_icechunk`.
 
     Raises
     ------
     SchemaError
-        If the chunks of an array differ in length and zarr does not accept such grids (the error says how to switch
-        them on), a dtype has no name in Zarr, or a part of a compressed shard is selected.
+        If the chunks of an array differ in length and zarr does not accept such grids (the error says how to turn them
+        on), if a dtype has no name in Zarr, or if you select a part of a compressed shard.
     CorruptRecordError
-        If the header of a record is damaged, or a shard is truncated. Readers check payloads.
+        If the header of a record is damaged or a shard is truncated. Readers check payloads later.
     FeatureError
-        If rows differ in length, and a record contradicts the features.
+        If rows differ in length and a record contradicts the features.
     ValueError
-        If shards are in several file systems, or are specified by chained URLs.
+        If shards are in several file systems, or are given as chained URLs.
 
     Notes
     -----
-    The references are valid as long as the shards do not change, and reading a changed record raises an error. Options
-    of fsspec are not stored; readers specify them as ``remote_options``.
+    The references are valid as long as the shards do not change; reading a record that has changed raises an error.
+    fsspec options are not stored; readers pass them as ``remote_options``.
 
     Examples
     --------

@@ -62,23 +62,23 @@ from dask_tfrecord.stores.zarr.write import (
 
 
 class ZarrJob(Job):
-    """A conversion to Zarr that programs write in parts, without a scheduler: a job array of Slurm, or processes.
+    """Let several programs convert to Zarr in parts, without a scheduler: a Slurm job array, or processes.
 
-    `begin` plans it and creates the group, `write` writes a part in any process of any machine that reaches the shards
-    and the store, and `finish` verifies all parts and completes the group. Write parts in any order. Write a part again
-    if its program died; if it runs twice at once, both write the same bytes. The result is the same as that of one
-    `to_zarr`, byte for byte.
+    `begin` plans the conversion and creates the group. `write` writes a part, in any process on any machine that can
+    reach the shards and the store, and `finish` verifies all parts and completes the group. You can write parts in any
+    order, and a part again if its program died; if two programs write the same part at once, both write the same bytes.
+    The result is the same as that of one `to_zarr`, byte for byte.
 
-    The plan contains pickled rows, and functions of `map_blocks`: open only jobs that you trust.
+    The plan contains pickled rows and the functions of `map_blocks`, so open only jobs that you trust.
 
     Attributes
     ----------
     parts : int or None
-        Number of parts; None until the first part fixes it.
+        Number of parts; None until the first part is written.
 
     See Also
     --------
-    to_zarr : The same conversion, on a dask scheduler. With ``resume=True`` it continues a job.
+    to_zarr : Convert on a dask scheduler. With ``resume=True``, this also continues a job.
 
     Examples
     --------
@@ -106,17 +106,17 @@ class ZarrJob(Job):
         Parameters
         ----------
         arrays : Dataset
-            Rows that are read from files.
+            Rows to write, which must be read from files.
         store : str, Path or zarr store
-            As for `to_zarr`; each program that writes a part opens it.
+            As for `to_zarr`; every program that writes a part must be able to open it.
         parts : int, optional
-            Number of parts. By default the first part that is written fixes it.
+            Number of parts. By default, whoever writes the first part chooses it.
         resume : bool, default False
-            Continue an interrupted conversion, or divide a job again: what is written is kept.
+            Continue an interrupted conversion, or divide an earlier job again; what is written is kept.
         compute : bool, default True
-            Must be True: `write` writes the rows.
+            Must be True, because `write` writes the rows.
         append_dim : str, optional
-            Name of the rows of a group that exists: they are appended to it.
+            Name of the row dimension of a group that exists: append the rows to it.
 
         Returns
         -------
@@ -125,10 +125,10 @@ class ZarrJob(Job):
         Raises
         ------
         ValueError
-            If rows are in memory or in an unnamed store, which other programs cannot read; if their URLs hold
-            credentials, which a plan must not store; or `parts` is not a positive number.
+            If rows are in memory or in an unnamed store, where other programs can't read them; if their URLs contain
+            credentials, which a plan must not store; or if `parts` is not a positive number.
         FileExistsError, StoreInUseError, SchemaError
-            As for `to_zarr`. A group is in use as long as a part of it is written.
+            As for `to_zarr`. A group is in use while any part of it is being written.
 
         Examples
         --------
@@ -170,7 +170,7 @@ class ZarrJob(Job):
         storage_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
     ) -> ZarrJob:
-        """Open a job that `begin` began, in any process.
+        """Open a job that `begin` planned, in any process.
 
         Parameters
         ----------
@@ -179,9 +179,9 @@ class ZarrJob(Job):
         component : str, optional
             Path of the group within the store.
         storage_options : mapping, optional
-            Options of fsspec for the URL of the store.
+            fsspec options for the URL of the store.
         source_options : mapping, optional
-            Options of fsspec for the URLs of the rows; a plan does not store them, because they may hold credentials.
+            fsspec options for the URLs of the rows. The plan does not store them, because they may contain credentials.
 
         Returns
         -------

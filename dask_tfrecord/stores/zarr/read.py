@@ -59,7 +59,7 @@ _Read = Callable[[str, int, int], NDArray[Any]]
 def rows_from_zarr(
     store: Any, *, component: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> Rows:
-    """Open a group that `to_zarr` wrote, with the original names of features.
+    """Open a group that `to_zarr` wrote, under the original feature names.
 
     Parameters
     ----------
@@ -68,24 +68,24 @@ def rows_from_zarr(
     component : str, optional
         Path of the group within the store.
     storage_options : mapping, optional
-        Options of fsspec for a URL.
+        fsspec options for a URL.
 
     Returns
     -------
     Dataset
-        One chunk per unit of rows of the store. Columns of small rows that are selected without others, as in
-        ``ds["label"]`` and ``ds[["label", "score"]]``, have longer chunks: stored chunks, of up to 1 MiB together.
-        ``ds["image", "label"]`` are two arrays in the same chunks.
+        One chunk per unit of rows in the store. If you select only columns with small rows, as in ``ds["label"]`` and
+        ``ds[["label", "score"]]``, they have longer chunks: stored chunks, of up to 1 MiB together.
+        ``ds["image", "label"]`` gives two arrays with the same chunks.
 
     Raises
     ------
     FileNotFoundError
         If the group does not exist.
     UnsupportedFormatError
-        If a newer version of this library wrote the group, in a format that this version does not know.
+        If a newer version of this library wrote the group in a format that this version does not know.
     IncompleteStoreError
-        If the conversion was never finished, or another program wrote the group; when rows are read, if one of their
-        chunks is damaged or missing. zarr reads a missing chunk as fill values. Also a `ValueError`.
+        If the conversion was never finished, or another program wrote the group. While rows are read, if one of their
+        chunks is damaged, or missing (zarr would return fill values). This is also a `ValueError`.
 
     Examples
     --------

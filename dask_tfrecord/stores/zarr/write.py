@@ -119,24 +119,25 @@ _OTHER_PROCESSES = (
 
 @with_options("dtf.to_zarr(ds, 'train.zarr')", ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
 def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOptions]) -> Delayed | None:
-    """Write columns to a Zarr group: one task per chunk or shard, without rechunking.
+    """Write columns to a Zarr group, in one task per chunk or shard, without rechunking.
 
-    Dense and text columns become one array each. Columns of bytes and ragged columns become ``NAME.values`` and
+    Each dense or text column becomes one array. Columns of bytes and ragged columns become ``NAME.values`` and
     ``NAME.row_splits``; nested rows add ``NAME.row_splits_1`` and so on, and rows of bytes add ``NAME.byte_splits``.
-    Columns of a group, which share their row lengths, share one ``GROUP.row_splits`` and one dimension ``GROUP``.
-    Columns whose rows have shapes of their own store these in ``NAME.shapes``, lists of arrays in
-    ``NAME.item_shapes``. ``/`` in a name becomes ``.``. The
-    attributes of the group keep the true names, the schema with its class names, the sources and the version of this
-    library. Each array has the attributes ``feature``, ``feature_class`` and ``class_names``.
+    Columns of a group have the same row lengths, and share one ``GROUP.row_splits`` and one dimension ``GROUP``. If the
+    shapes of rows differ, they are stored in ``NAME.shapes``, and those of lists of arrays in ``NAME.item_shapes``.
+    ``/`` in a name becomes ``.``. The attributes of the group keep the true names, the schema with its class names, the
+    sources and the version of this library. Each array has the attributes ``feature``, ``feature_class`` and
+    ``class_names``.
 
     Parameters
     ----------
     arrays : Dataset or mapping of str to array-like
-        Rows to write; `to_tfrecord` lists the types. An xarray Dataset keeps the names of its dimensions, its
-        coordinates and its attributes. Its dates are integers with the attributes of the CF conventions.
+        Rows to write; `to_tfrecord` lists the types. An xarray Dataset keeps its dimension names, coordinates and
+        attributes. Its dates are stored as integers, with the attributes of the CF conventions.
     store : str, Path, zarr store or icechunk.Session
-        A path, a URL or a store. A writable session of Icechunk without uncommitted changes, or its ``session.store``,
-        is committed once, at the end; `resume`, ``compute=False`` and `storage_options` raise a ValueError with it.
+        A path, a URL or a store. You can also pass a writable Icechunk session without uncommitted changes, or its
+        ``session.store``: it is committed once, at the end, and can't be combined with `resume`, ``compute=False`` or
+        `storage_options`.
 
     Returns
     -------
@@ -145,46 +146,46 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     Raises
     ------
     FileExistsError
-        If the group exists under ``mode="w-"``, or the path holds anything other than a Zarr group: only arrays and
+        If the group exists and `mode` is ``"w-"``, or if the path contains anything but a Zarr group: only arrays and
         groups are ever replaced.
     UnsupportedFormatError
-        If `resume` is true, and a newer version of this library wrote the group.
+        If `resume` is True and a newer version of this library wrote the group.
     StoreInUseError
-        If another run is writing the group. Also a `FileExistsError`.
+        If another run is writing the group. This is also a `FileExistsError`.
     SchemaError
-        If appended rows have other columns, units, or coordinates without rows than the group; if arrays differ in
-        their number of rows, hold masked or missing values, or have a dtype without a feature or without a Zarr name
-        (bfloat16); an xarray Dataset has coordinates whose rows are not first; or a name is too long for a file.
+        If the rows to append do not have the group's columns, units, or coordinates without rows; if arrays differ in
+        their number of rows, contain masked or missing values, or have a dtype that no feature or no Zarr data type
+        describes (bfloat16); if an xarray Dataset has coordinates whose first axis is not the rows; or if a name is too
+        long for a file.
     UnknownFeatureError
-        If an option names neither a feature nor a flat array.
+        If an option names something that is neither a feature nor a flat array.
     FeatureError
-        If the columns of a group differ in their number of items in a record, or a record contradicts its features.
+        If the columns of a group differ in their number of items in a record, or if a record contradicts its features.
     ValueError
-        If rows are not counted, `chunks` and `shards` do not fit each other, names of axes do not fit the arrays, a
-        fill value does not fit its dtype, workers have too little memory, or the group would replace the source of the
-        data set.
+        If rows are not counted, if `chunks` and `shards` do not fit each other, if names of axes do not fit the arrays,
+        if a fill value does not fit its dtype, if workers have too little memory, or if the group would replace the
+        source of the data set.
     IncompleteStoreError
-        If tasks ran in other processes, and the store is in the memory of this one.
+        If tasks ran in other processes and the store is in the memory of this process.
 
     Warns
     -----
     UserWarning
-        If an attribute is not a JSON value, or its name is used by this library or xarray.
+        If an attribute is not a JSON value, or if this library or xarray uses its name.
     dask.array.PerformanceWarning
-        If more than 1 MiB of an array is rechunked at once, because its chunks differ from the rows'; a plan
+        If more than 1 MiB of an array is rechunked at once, because its chunks do not match the chunks of rows; a plan
         reports every rechunk.
 
     See Also
     --------
-    from_zarr : Open the group.
-    plan_zarr : Plan the same conversion without writing.
+    from_zarr : Open the group. plan_zarr : Plan the same conversion without writing anything.
 
     Notes
     -----
-    Columns of bytes and ragged columns are read once more, to count their sizes; of images that differ in size only the
-    headers are read. The group is marked incomplete until everything is written. A conversion that fails removes what
-    it wrote. Each task reads its rows in blocks, and holds what it writes and one block. Flat values are written by the
-    task that reads most of their rows.
+    Columns of bytes and ragged columns are read once more, to count their sizes; for images that differ in size, only
+    the headers are read. The group is marked as incomplete until everything is written. A conversion that fails removes
+    what it wrote. Each task reads its rows in blocks, and keeps what it writes and one block in memory. Flat values are
+    written by the task that reads most of their rows.
 
     Examples
     --------

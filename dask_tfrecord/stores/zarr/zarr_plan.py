@@ -318,7 +318,7 @@ class ZarrPlan:
 
 @with_options("dtf.plan_zarr(ds)", ZarrOptions)
 def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> ZarrPlan:
-    """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
+    """Plan a conversion to Zarr without writing anything: arrays, chunks, tasks and memory.
 
     Parameters
     ----------
@@ -328,22 +328,22 @@ def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> Zarr
     Returns
     -------
     ZarrPlan
-        Displayed as a table; ``plan.to_zarr(store)`` writes it.
+        It prints as a table; ``plan.to_zarr(store)`` writes it.
 
     Raises
     ------
     SchemaError
         As for `to_zarr`.
     UnknownFeatureError
-        If an option names neither a feature nor a flat array.
+        If an option names something that is neither a feature nor a flat array.
     ValueError
         If rows are not counted, or an option is invalid.
 
     Notes
     -----
-    Variable-length columns are read once to count their values; of images only the headers are read. The compressed
-    size is unknown. The workers belong to the scheduler that is active when the plan is made. The memory of threads of
-    this process is not limited.
+    Ragged columns are read once to count their values; for images, only the headers are read. The compressed size is
+    unknown. The workers are those of the scheduler that is active when you make the plan. The memory of threads in this
+    process is not limited.
 
     Examples
     --------
