@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -285,8 +286,8 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where(label=1), "write ds.where([('label', '==', 1)])"),  # type: ignore[call-arg]
     (lambda ds: ds.where(collumns=["label"]), "did you mean 'columns'?"),  # type: ignore[call-arg]
     (lambda ds: dtf.read_tfrecord(filenames="train-*"), "write urlpath='train-*', or it alone"),  # type: ignore[call-arg]
-    (lambda ds: ds.to_tfrecord("copy-{i}.tfrecord"), "as in 'copy-{shard:05d}.tfrecord'"),
-    (lambda ds: ds.to_tfrecord("of-{shards}.tfrecord"), "as in 'part-{shard:05d}.tfrecord'"),
+    (lambda ds: ds.to_tfrecord("copy-{i}.tfrecord"), "write 'copy-{shard:05d}.tfrecord'; got"),
+    (lambda ds: ds.to_tfrecord("of-{shards}.tfrecord"), "({shards} needs {shard}, and there are no others)"),
     *(
         (
             lambda ds, made=made: ds.map_blocks(lambda b: {"n": made(b["tokens"])}),
@@ -663,6 +664,13 @@ def test_commands_say_what_is_easily_missed(ds: dtf.Dataset) -> None:
     ):
         done = CliRunner().invoke(tfrecord, arguments)
         assert (done.exit_code, done.stderr) == (0, said)
+
+
+def test_commands_of_dask_are_spelled_with_its_name(ds: dtf.Dataset) -> None:
+    group = click.Group("dask", commands={"tfrecord": tfrecord})
+    for arguments, written in ((["head", "-3", FIRST], f"head {FIRST} -n 3"), (["-version"], "--version")):
+        done = CliRunner().invoke(group, ["tfrecord", *arguments])
+        assert f"Write dask tfrecord {written}\n" in done.stderr
 
 
 def test_a_warning_in_the_shell_is_one_line(ds: dtf.Dataset, tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def is_path(given: str) -> bool:
 
 def command_line(ctx: click.Context, *arguments: str) -> str:
     """Spell a command as a user types it; if it is long, the first arguments and the last one."""
-    program = ctx.find_root().command_path
+    # `dask tfrecord`, or the name of our own program.
+    program = (ctx if isinstance(ctx.command, click.Group) else ctx.parent or ctx).command_path
     given = [shlex.quote(plain(each)) for each in _with_glob(arguments)]
     if len(given) > _REPEATED:
         given = [*given[: _REPEATED - 1], "…", given[-1]]

@@ -93,8 +93,7 @@ class Commands(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
-            if error.possibilities and not any(error.option_name in _names_of_options(each, ctx) for each in commands):
+            if error.possibilities and not _owners(self, ctx, error.option_name):
                 raise
             if own := _with_two_dashes(ctx, _names_of_options(self, ctx)):
                 raise click.UsageError(f"No such option {own[1:]!r}. Write {command_line(ctx, own)}", ctx) from None
@@ -192,6 +191,11 @@ def _names_of_options(command: click.Command | None, ctx: click.Context) -> set[
     return {name for each in (command.get_params(ctx) if command else ()) for name in each.opts}
 
 
+def _owners(group: click.Group, ctx: click.Context, option: str) -> list[str]:
+    """Name the commands that have an option."""
+    return [name for name in group.list_commands(ctx) if option in _names_of_options(group.get_command(ctx, name), ctx)]
+
+
 def _with_two_dashes(ctx: click.Context, names: Container[str]) -> str:
     """Return the option of these that was given with one dash; empty text without one."""
     return next((f"-{each}" for each in ctx.meta[GIVEN] if f"-{each}" in names), "")
@@ -216,46 +220,50 @@ def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str
     return command_line(ctx, command, *sources, stem)
 
 
+def _about_option(error: click.NoSuchOption, ctx: click.Context, dashed: str) -> str:
+    """Say what to write for an option that a command does not have; empty text if click names similar ones."""
+    command, group, option = ctx.command, ctx.parent and ctx.parent.command, error.option_name
+    named = {name: each for each in command.params if isinstance(each, click.Option) for name in each.opts}
+    if same := named.get(dashed or _OPTIONS.get(option, "")):
+        value = "" if same.is_flag else f" {same.make_metavar(ctx)}"
+        return f"Write {dashed or same.opts[0]}{value}: {same.help}"
+    if option in ("-o", "--out", "--output"):
+        if command.name == "index":
+            return "The command writes the index of each shard next to it."
+        writes = command.name in TARGETS
+        return (
+            "The new file or store is the last argument." if writes else "The command prints: write > FILE at the end."
+        )
+    if "--features" in named and option in _TYPES:
+        made = "write dask-tfrecord schema PATTERN --format json > features.json, edit the file, and give "
+        return f"To change types, {made}--features features.json"
+    if isinstance(group, click.Group) and option in _names_of_options(group, ctx):
+        return f"Write {command_line(ctx, option)}"
+    if isinstance(group, click.Group) and (owners := _owners(group, ctx, option)):
+        return f"{command.name} has none, and these commands have: {', '.join(owners)}"
+    if error.possibilities:
+        return ""
+    number = option[1:]
+    if number.isdecimal() and "-n" in named:
+        rest = [each for each in ctx.meta[GIVEN] if each != option]
+        return f"Write {command_line(ctx, *rest, '-n', number)}"
+    names = [each.opts[0] for each in dict.fromkeys(named.values()) if not each.hidden]
+    return f"Leave it out, or write one of the options of {command.name}: {', '.join(names)}."
+
+
 def _explained(error: click.UsageError) -> click.UsageError:
     """Return an error about options or arguments that a command does not have with what to write."""
     if error.ctx is None:
         return error
     parameters = error.ctx.command.params
-    named = {name: each for each in parameters if isinstance(each, click.Option) for name in each.opts}
+    if isinstance(error, click.NoSuchOption):
+        dashed = _with_two_dashes(error.ctx, _names_of_options(error.ctx.command, error.ctx))
+        said = _about_option(error, error.ctx, dashed)
+        message = f"No such option {dashed[1:]!r}." if dashed else error.message
+        return click.UsageError(f"{message} {said}", error.ctx) if said else error
     if error.message.startswith("Missing command"):
         written = f"{command_line(error.ctx, 'info', 'train-*.tfrecord')}, or {command_line(error.ctx, '--help')}"
         return click.UsageError(f"{error.message} Write {written} for all commands", error.ctx)
-    dashed = _with_two_dashes(error.ctx, named)
-    if isinstance(error, click.NoSuchOption) and (same := named.get(dashed or _OPTIONS.get(error.option_name, ""))):
-        message = f"No such option {dashed[1:]!r}." if dashed else error.message
-        value = "" if same.is_flag else f" {same.make_metavar(error.ctx)}"
-        return click.UsageError(f"{message} Write {dashed or same.opts[0]}{value}: {same.help}", error.ctx)
-    root = error.ctx.find_root()
-    if isinstance(error, click.NoSuchOption) and error.option_name in _names_of_options(root.command, root):
-        return click.UsageError(f"{error.message} Write {command_line(root, error.option_name)}", error.ctx)
-    if isinstance(error, click.NoSuchOption) and error.option_name in ("-o", "--out", "--output"):
-        writes = error.ctx.command.name in TARGETS
-        said = (
-            "The new file or store is the last argument." if writes else "The command prints: write > FILE at the end."
-        )
-        if error.ctx.command.name == "index":
-            said = "The command writes the index of each shard next to it."
-        return click.UsageError(f"{error.message} {said}", error.ctx)
-    if isinstance(error, click.NoSuchOption) and "--features" in named and error.option_name in _TYPES:
-        made = "write dask-tfrecord schema PATTERN --format json > features.json, edit the file, and give "
-        return click.UsageError(f"{error.message} To change types, {made}--features features.json", error.ctx)
-    if isinstance(error, click.NoSuchOption) and (owners := _commands_with(error.ctx, error.option_name)):
-        owned = f"{error.ctx.command.name} has none, and these commands have: {', '.join(owners)}"
-        return click.UsageError(f"{error.message} {owned}", error.ctx)
-    if isinstance(error, click.NoSuchOption) and not error.possibilities:
-        names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
-        number = error.option_name[1:]
-        if number.isdecimal() and "-n" in names:
-            rest = [each for each in error.ctx.meta[GIVEN] if each != error.option_name]
-            written = command_line(error.ctx, *rest, "-n", number)
-            return click.UsageError(f"{error.message} Write {written}", error.ctx)
-        known = f"Leave it out, or write one of the options of {error.ctx.command.name}: {', '.join(names)}."
-        return click.UsageError(f"{error.message} {known}", error.ctx)
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         option = error.param.opts[0]
         return click.UsageError(f"Missing option {option!r}. Write {option} 10: {error.param.help}", error.ctx)
@@ -303,15 +311,6 @@ def example(ctx: click.Context, command: click.Command, sources: Sequence[str] =
     options = [text for each in needed for text in (each.opts[0], "10")]
     target = [TARGETS[name]] if name in TARGETS else []
     return command_line(ctx, name, *(sources or [SOURCES.get(name, "train-*.tfrecord")]), *target, *options)
-
-
-def _commands_with(ctx: click.Context, option: str) -> list[str]:
-    """Name the commands that have an option."""
-    group = ctx.parent.command if ctx.parent is not None else None
-    if not isinstance(group, click.Group):
-        return []
-    commands = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
-    return [name for name, each in commands.items() if each and any(option in of.opts for of in each.params)]
 
 
 def metavars(ctx: click.Context) -> list[str]:

@@ -97,7 +97,6 @@ _COMPARED_NBYTES = 1 << 20
 _INDEX_ATTEMPTS = 5
 
 DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
-_FIELDS = ("shard", "shards")
 _SIDECARS = (".idx", ".lengths.idx", ".gzidx", ".xarray.json")
 # Digits of a `Delayed`'s token at the start of the tokens of its last task's copies; seconds between their attempts.
 _COPIED_DIGITS, _TURN_SECONDS = 24, 0.05
@@ -128,21 +127,19 @@ class ShardNames:
             given = join(_escaped(given), DEFAULT_NAME)
         given = store_url(given, options)
         above, slash, name = given.rpartition("/")
-        if (fields := with_fields(name)) != name:
+        # Fields of other names are those of the shard, too.
+        if (fields := with_fields(re.sub(r"(?<!{){(?!shards?\b)[^{}]*}(?!})", "%d", name))) != name:
             written = redact_url(f"{above}{slash}{fields}")
             raise ValueError(f"the field {{shard}} numbers the new files: write {written!r}; got {redact_url(given)!r}")
         names = cls(given, options)
-        example = re.sub(r"{[^{}]*}", lambda field: "{shards:05d}" if "shards" in field[0] else "{shard:05d}", given)
-        if "{shard:" not in example or example == given:
-            example = "part-{shard:05d}.tfrecord"
-        valid = f"a template has fields {{shard}} and {{shards}}, as in {redact_url(example)!r}, and {{{{ for a brace"
         try:
-            found = [field for _, field, _, _ in Formatter().parse(given) if field is not None]
-            if any(field not in _FIELDS for field in found) or ("shards" in found and "shard" not in found):
-                raise ValueError("{shards} needs {shard}, and others do not exist")
+            found = {field for _, field, _, _ in Formatter().parse(given) if field is not None}
+            if found - {"shard", "shards"} or found == {"shards"}:
+                raise ValueError("{shards} needs {shard}, and there are no others")
             names.paths(2)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"{valid}; got {redact_url(given)!r} ({error})") from error
+            fields = "a template has fields {shard} and {shards}, and {{ for a brace"
+            raise ValueError(f"{fields}; got {redact_url(given)!r} ({error})") from error
         if is_local(given):
             # The current directory of a worker may differ.
             return cls(str(Path(given).expanduser().absolute()), options)
