@@ -240,6 +240,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "drop_last": "write drop_remainder=VALUE",
         "read_tfrecord.shuffle shuffle_files": "leave it out, and write ds.batches(2, shuffle='full')",
         "read_tfrecord.repeat read_tfrecord.num_epochs": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
+        "read_tfrecord.sample": "write features=dtf.infer_schema(path, sample=VALUE)",
         "read_tfrecord.seed": "leave it out, and write ds.batches(2, shuffle='full', seed=VALUE)",
         "as_supervised": "leave it out: each batch is a dict, of which batch['image'] is one array",
         "with_info": "leave it out: ds.schema has the features, and ds.schema.classes the names of classes",

@@ -46,6 +46,9 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
 def complete(given: type[_Given], options: _Given) -> _Given:
     """Add the default of each option that is not given."""
     found = cast(Mapping[str, Any], options)
+    for name, (kind, _) in options_of(given).items():
+        if kind is bool and isinstance(found.get(name), str):
+            raise TypeError(f"{name} is True or False; got {found[name]!r:.100}")
     return cast(_Given, {name: found.get(name, option.default) for name, (_, option) in options_of(given).items()})
 
 

@@ -22,6 +22,7 @@ from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import ShardNotFoundError
 from dask_tfrecord.features.images.pixels import encode_png
 
+FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
@@ -432,6 +433,14 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "read the column by ImageFeature(size=(8, 8)), which resizes",
     ),
     (lambda ds: dtf.ImageFeature(8), "write ImageFeature(size=(8, 8))"),  # type: ignore[arg-type]
+    (
+        lambda ds: dtf.read_tfrecord(FIRST, SECOND),
+        f"is a shard, not a schema: to read several shards, write dtf.read_tfrecord([path, '{SECOND}'])",
+    ),
+    (lambda ds: dtf.read_tfrecord(f"{FIRST}, {SECOND}"), f"write a list of paths: ['{FIRST}', '{SECOND}']"),
+    (lambda ds: dtf.read_tfrecord("train-*", sample=5), "write features=dtf.infer_schema(path, sample=5)"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_parquet("z", tensors="no"), "tensors is True or False; got 'no'"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_parquet(ds), "the name of the new directory is a path; got <dask_tfrecord.Dataset"),  # type: ignore[arg-type]
     (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
 
@@ -462,7 +471,6 @@ def compute(**features: Any) -> Any:
 
 
 # Arguments of the command line, and a part of its error.
-FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
 MANY = [f"many/x-{number}.tfrecord" for number in range(3)]
 COMMANDS = [
     (FIRST, f"A command comes before the files. Write dask-tfrecord info {FIRST}"),

@@ -61,6 +61,7 @@ def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace)
         "frac": 0.5,
         "num_shards": 3,
         "read_tfrecord.seed": 3,
+        "read_tfrecord.sample": 3,
     }
     words = {"COLUMN": "label", "NUMBER": "label", "RAGGED": "tokens", "NAME": "label"}
     said = advice(of, name, {"SIZE": 2, "VALUE": value.get(name, ["label"]), **words})

@@ -483,9 +483,15 @@ class Schema(Mapping[str, Feature]):
         >>> dtf.Schema.read("schema.pbtxt") == schema
         True
         """
+        name = str(urlpath)
+        if re.search(r"\.tfrecords?(-\d+-of-\d+)?$", name):
+            several = Spelled(
+                f"to read several shards, write dtf.read_tfrecord([path, {redact_url(name)!r}])",
+                "to read several shards, leave out --features",
+            )
+            raise SchemaError(f"{redact_url(name)!r} is a shard, not a schema: " + several)
         text = read_text(urlpath, storage_options)
         if text is None:
-            name = str(urlpath)
             missing: str = f"no schema file {redact_url(name)!r} exists"
             if name.lstrip().startswith("{"):
                 missing += "; write the JSON into a file, and pass its name"

@@ -294,13 +294,13 @@ def foreign_head(shard: Shard) -> Format | None:
 def describe_head(window: Window) -> str:
     """Describe the first bytes of a file by the magic numbers of other formats."""
     start = bytes(window.view(0, window.fill(HEAD_NBYTES)))
-    head, shown = start[:_HEAD_SIZE], f" ({start[:12].hex(' ')})"
+    head = start[:_HEAD_SIZE]
     if (format := foreign_format(start)) is not None:
-        return format.what + shown + (format.advice and f"; {format.advice}")
+        return format.what + (format.advice and f"; {format.advice}")
     if not head.strip(b"\0"):
         return f"{len(head)} zero bytes: the file may be an incomplete download or copy"
     # The last character may be incomplete.
     text = head.decode(errors="ignore")
     if len(text.encode()) > len(head) - 4 and not set(text) & _CONTROLS:
         return f"the text {text[:40]!r}"
-    return f"bytes of an unknown format{shown}"
+    return f"bytes of an unknown format ({start[:12].hex(' ')})"

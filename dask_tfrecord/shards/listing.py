@@ -557,6 +557,10 @@ class _Search:
             counts = {re.fullmatch(rf"{re.escape(start)}-\d+-of-(\d+){re.escape(end)}", name) for name in shown}
             if sets := sorted({int(count[1]) for count in counts if count}):
                 return ShardNotFoundError(f"{message}; did you mean {f'{start}@{sets[0]}{end}'!r}?")
+        paths = re.split(r",\s*", self.given)
+        if len(paths) > 1:
+            listed = Spelled(f"a list of paths: {paths}", "spaces between the paths, without commas")
+            return ShardNotFoundError(f"{message}; write " + listed)
         # Numbers of printf and fields of templates, which name new files.
         pattern = re.sub(r"%(?:0\d+)?d|\{[^{}]*\}", "*", self.given)
         if pattern != self.given and any(fnmatchcase(name, _base(pattern)) for name in shown):

@@ -150,8 +150,11 @@ class ShardNames:
         cls, directory: str | os.PathLike[str], template: str, storage_options: Mapping[str, Any] | None
     ) -> ShardNames:
         """Name the shards of a directory by a template of file names."""
-        check_not_numbered(str(stringify_path(directory)))
-        return cls.from_urlpath(join(_escaped(str(stringify_path(directory))), template), storage_options)
+        given = stringify_path(directory)
+        if not isinstance(given, str):
+            raise TypeError(f"the name of the new directory is a path; got {given!r:.100}")
+        check_not_numbered(given)
+        return cls.from_urlpath(join(_escaped(given), template), storage_options)
 
     @property
     def directory(self) -> str:

@@ -129,8 +129,8 @@ class AddedRows:
         differences = list(schema_differences(stored, given))
         if differences:
             raise SchemaError(
-                f"cannot append rows of other columns: {'; '.join(differences)}. The first of each two is the column "
-                f"of the store; open the rows with its features, or convert them with map_blocks",
+                f"cannot append rows of other columns. From the store to these rows: {'; '.join(differences)}. Open "
+                f"the rows with the features of the store, or convert them with map_blocks",
                 target.location,
             )
         return replace(self.request, schema=source.schema), self._layout(target, source, group)
