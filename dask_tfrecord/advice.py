@@ -187,14 +187,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "save plot show hist": "write ds.describe().to_html('statistics.html') for a page with histograms",
     },
     "column": {
-        name: f"write ds.describe()[COLUMN].numbers.{attribute} for a column of numbers"
-        for attribute, names in {
-            "mean": "mean",
-            "std": "std",
-            "minimum": "min minimum",
-            "maximum": "max maximum",
-        }.items()
-        for name in names.split()
+        "mean min minimum max maximum std": "write ds.describe()[COLUMN].numbers.mean, for a column of numbers",
     },
     "ragged": {
         "to_tensor to_numpy numpy": "write ds.batches(2, pad={'tokens': None}), with the name of your column, to pad "

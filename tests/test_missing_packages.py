@@ -49,7 +49,7 @@ MISSING = {
     "awkward": (["ds.to_awkward()"], "pip install 'dask-tfrecord[awkward]'"),
     "xarray": (["ds.to_xarray()"], "xarray Datasets need xarray, which is not installed: pip install"),
     "PIL": (
-        ["(ds.preview()._repr_html_(), ds.preview().to_png('never'))"],
+        ["(ds.preview()._repr_html_(), ds.preview().to_png('never.png'))"],
         "PIL drawing a PNG needs Pillow, which is not installed: pip install 'dask-tfrecord[image]'",
     ),
 }
