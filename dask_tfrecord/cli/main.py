@@ -107,7 +107,7 @@ def info(
     """Show the records, bytes, compression and features of shards.
 
     The features come from the metadata of a TFDS data set. Without metadata, or with --sample, they are inferred from
-    the first records of some shards, and the last column says what bytes seem to contain. With --message, they are the
+    the first records of some shards, and the last column guesses what bytes contain. With --message, they are the
     fields of that message. --split shows only the shards of one split; --where also counts the records that meet the
     condition.
     """

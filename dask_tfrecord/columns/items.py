@@ -31,7 +31,7 @@ from dask_tfrecord.features.schema import Schema, lengths_column
 
 # Column of the record that an item belongs to.
 RECORD = "record"
-# Column that tells the steps of a window from its padding.
+# Column that marks the steps of a window, but not its padding.
 MASK = "mask"
 
 

@@ -440,7 +440,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         variables : mapping of str to array-like, optional
-            Arrays by name, for names that are no identifiers: ``ds.assign({"steps/reward": array})``.
+            Arrays by name, for names that are not identifiers: ``ds.assign({"steps/reward": array})``.
         **arrays : array-like
             Arrays with as many rows as the data set, of any kind that `dask_tfrecord.to_tfrecord` accepts.
 
@@ -540,7 +540,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         arrays : mapping of str to array-like, xarray.Dataset, pandas.DataFrame or dask.dataframe.DataFrame
-            Arrays with rows along the first axis. A data set has no index, so that of a DataFrame must be the row
+            Arrays with rows along the first axis. A data set lacks an index: that of a DataFrame must be the row
             numbers. For a dask DataFrame, the lengths of its partitions are computed now.
         features : mapping of str to feature, optional
             Features of columns; arrays of objects need them. `FixedLenSequenceFeature` describes rows without padding.
@@ -560,7 +560,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             array, if an array does not fit its feature, if a value is missing (the error names column and rows), or if
             the index of a DataFrame is not the row numbers.
         UnknownFeatureError
-            If a feature has no array.
+            If the array of a feature is missing.
         FeatureError
             If a number in a list does not fit the dtype of its feature.
 

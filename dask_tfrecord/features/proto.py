@@ -54,14 +54,14 @@ class ProtoFeature(Feature):
         argument is then the path.
     path : str
         Names of fields, joined by dots: ``"tracks.states.center_x"``. An extension is written ``[package.name]``, an
-        entry of a map has ``key`` and ``value``, and the name of a oneof is a column that says which field is set. The
+        entry of a map has ``key`` and ``value``, and the name of a oneof is a column that names its set field. The
         empty path is the message itself.
     values : RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, optional
         Feature that decodes each bytes value. `TextFeature` also turns the values of an enum into their names. A
         `ProtoFeature` decodes messages in bytes, or messages of its type in an ``Any``.
         ``FixedLenFeature((), "bytes")`` keeps a message, or text, as the bytes that are stored.
     presence : bool, default False
-        Make a column that says whether the field is set, instead of its values.
+        Make a column of flags: whether the field is set, instead of its values.
     depth : int, default 1
         How many levels of a recursive message (one that contains messages of its own type) become columns. Deeper
         levels become columns of bytes.

@@ -595,7 +595,7 @@ def pbtxt(schema: Schema) -> str:
 
 
 def split_item_name(name: str, message: str) -> tuple[str, bool]:
-    """Find a feature's key in a record of type `message`, and whether its name says that items have it."""
+    """Find a feature's key in a record of type `message`, and whether its name marks a key of items."""
     is_item = message == "ExampleListWithContext" and name.startswith(f"{ITEMS}/")
     return (name.removeprefix(f"{ITEMS}/"), True) if is_item else (name, False)
 

@@ -259,7 +259,7 @@ def infer_schema(
     Raises
     ------
     FeatureError
-        If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error says what it seems to
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error names what it seems to
         be, and how to read it.
     SchemaError
         If a feature has values of two kinds, or the shards are empty. `inspect_records` reports such cases instead.

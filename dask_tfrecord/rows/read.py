@@ -171,7 +171,7 @@ def read_rows(
         ``"infer"`` detects the compression from the first bytes, not from the file name.
     errors : {"raise", "skip", "fill"}
         What to do about records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them with rows
-        of default values: as many as were lost if an index says so (see `build_index`), otherwise one per damaged range
+        of default values: as many as were lost if an index (see `build_index`) counts them, else one per damaged range
         of bytes. Both check all records now, in parallel on the active scheduler, so that the number of rows is exact;
         they can't be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
         damage. An intact record that does not match the features always raises an error, unless `value_errors` accepts
@@ -183,7 +183,7 @@ def read_rows(
         group also the same row of the other columns; ``"mark"`` also adds a column ``NAME.valid``, which is False for
         filled values. The columns are decoded now, in parallel on the active scheduler, so that the number of rows is
         exact; with `filters`, the columns that they compare come first, and the others are decoded for the rows that
-        remain. A log entry says how many values were filled or left out, and gives the first error. Can't be combined
+        remain. A log entry counts the values that were filled or left out, and gives the first error. Can't be combined
         with ``counts=None``.
     fill_values : mapping of str to value, optional
         Values for the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature has no

@@ -1,6 +1,6 @@
 """Filters: rows chosen by the values of some of their columns.
 
-A filter says which columns it tests. Where it is the last step, `RecordSource.read_where` decodes these first, and the
+A filter names the columns it tests. Where it is the last step, `RecordSource.read_where` decodes these first, and the
 others for the records that are kept.
 """
 

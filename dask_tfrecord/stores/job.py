@@ -346,7 +346,7 @@ class Job:
                 raise
 
     def status(self) -> JobStatus:
-        """List the parts that are written, who wrote them and when they started, and the parts that are missing.
+        """List the parts that are written, with writer and start, and the parts that are missing.
 
         Returns
         -------

@@ -143,7 +143,7 @@ def sample_from_datasets(
     seed : int, optional
         Seed of the choices. By default, a random seed is drawn, which `state_dict` of the batches stores.
     stop_on_empty_dataset : bool, default False
-        End as soon as a data set is chosen that has no rows left, so that the weights hold throughout. By default,
+        End as soon as a data set is chosen whose rows are used up, so that the weights hold throughout. By default,
         every row occurs once, and the weights hold until the first data set ends; then the others go on without it.
     columns : "common" or sequence of str, optional
         Columns of the mixture: ``"common"`` means those that all data sets have. By default, all data sets must have
@@ -153,7 +153,7 @@ def sample_from_datasets(
     -------
     Mixture
         It has ``batches(…)`` and ``as_sequence()``, like a `Dataset`. ``nrows`` is the number of rows in an epoch, and
-        ``counts`` says how many come from each data set.
+        ``counts`` lists how many come from each data set.
 
     Raises
     ------

@@ -278,7 +278,7 @@ class TFRecordJob(_FileJob):
         urlpath : str or os.PathLike
             As for `to_tfrecord`; every program that writes a part must be able to open it.
         parts : int, optional
-            Number of parts. By default, whoever writes the first part chooses it.
+            Number of parts. By default, the first call of `write` chooses it.
         resume : bool, default False
             Divide an earlier job with the same rows and options again, and keep what is written. If there is none,
             begin a job.
@@ -340,7 +340,7 @@ class TFRecordJob(_FileJob):
         target : str or os.PathLike
             Shards to write; every program that writes a part must be able to open them.
         parts : int, optional
-            Number of parts. By default, whoever writes the first part chooses it.
+            Number of parts. By default, the first call of `write` chooses it.
         resume : bool, default False
             Divide an earlier job with the same shards and options again, and keep what is written. If there is none,
             begin a job.
@@ -450,7 +450,7 @@ class ParquetJob(_FileJob):
         path : str or os.PathLike
             As for `to_parquet`; every program that writes a part must be able to open it.
         parts : int, optional
-            Number of parts. By default, whoever writes the first part chooses it.
+            Number of parts. By default, the first call of `write` chooses it.
         resume : bool, default False
             Divide an earlier job with the same rows and options again, and keep what is written. If there is none,
             begin a job.

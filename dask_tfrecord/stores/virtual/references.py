@@ -588,7 +588,7 @@ def virtual_zarr(
     Raises
     ------
     SchemaError
-        If the chunks of an array differ in length and zarr does not accept such grids (the error says how to turn them
+        If the chunks of an array differ in length and zarr does not accept such grids (the error shows how to turn them
         on), if a dtype has no name in Zarr, or if you select a part of a compressed shard.
     CorruptRecordError
         If the header of a record is damaged or a shard is truncated. Readers check payloads later.

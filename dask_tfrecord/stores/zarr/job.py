@@ -110,7 +110,7 @@ class ZarrJob(Job):
         store : str, Path or zarr store
             As for `to_zarr`; every program that writes a part must be able to open it.
         parts : int, optional
-            Number of parts. By default, whoever writes the first part chooses it.
+            Number of parts. By default, the first call of `write` chooses it.
         resume : bool, default False
             Continue an interrupted conversion, or divide an earlier job again; what is written is kept.
         compute : bool, default True
