@@ -46,7 +46,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "batch iter_batches to_iterable_dataset": "write ds.batches(2) to iterate over batches of 2 rows",
         "padded_batch ragged_batch bucket_by_sequence_length": "write ds.batches(2, pad={RAGGED: None}) to pad rows",
         "interleave": "leave it out: shards are read in parallel, and ds.batches(2, shuffle='window') mixes their rows",
-        "repeat": "write ds.batches(2, epochs=3) to iterate over the rows 3 times, or epochs=None for ever",
+        "repeat": "write ds.batches(2, epochs=3) to iterate over the rows 3 times, or epochs=None for no end",
         "prefetch": "leave it out: ds.batches(2) decodes batches of 2 rows ahead",
         "shard": "write ds.batches(2, shard=(0, 4)) for the first of 4 parts of the rows",
         "iter_rows iterrows itertuples as_numpy_iterator to_list unbatch": "write ds.as_sequence() for a dict per "
@@ -62,11 +62,11 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "for a page in the browser",
         "dropna isna isnull notna": "write ds.where(lambda blocks: ~numpy.isnan(blocks[NUMBER])) for the rows without "
         "NaN",
-        "rename_column rename_columns rename_vars": "write ds.rename({COLUMN: 'name'}) to give a column another name",
+        "rename_column rename_columns rename_vars": "write ds.rename({COLUMN: 'name'}) to rename a column",
         "class_names classes int2str": "write ds.schema.classes for the names of classes, by column",
-        "copy": "leave it out: a data set does not change, and methods return another one",
+        "copy": "leave it out: a data set never changes, and its methods return a new one",
         "coords": "write ds.to_xarray(coords=[COLUMN]) for coordinates",
-        "set_format": "leave it out: ds.compute() and ds.batches(2) return arrays of NumPy",
+        "set_format": "leave it out: ds.compute() and ds.batches(2) return NumPy arrays",
         "shape": "write ds.nrows for the number of rows, and ds[COLUMN].shape for the shape of a column",
         "size": "write ds.nrows for the number of rows, and len(ds.schema) for the number of columns",
         "sizes": "write ds.nrows for the number of rows, or ds.chunks for the rows of each chunk",
@@ -74,16 +74,16 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "fillna replace": "write ds.assign({NUMBER: numpy.where(numpy.isnan(ds[NUMBER]), 0, ds[NUMBER])}) to replace "
         "NaN by 0",
         "isin": "write ds.where([(NUMBER, 'in', [1, 2])]) for the rows with one of these values",
-        "set_index reset_index sort_index reindex divisions": "leave it out: rows have no index but their number, and "
-        "a column like any other keeps the values of one",
+        "set_index reset_index sort_index reindex divisions": "leave it out: rows have no index but their number; "
+        "keep the values of an index in a column",
         "index": "rows have no index but their number: write ds.rows[[3, 1]] for rows 3 and 1",
         "to_numpy numpy as_numpy": _ARRAYS,
         "agg aggregate corr drop_duplicates melt nlargest nsmallest pivot_table": "write ds.to_dataframe() for a "
-        "DataFrame of dask, which has this method",
+        "dask DataFrame, which has this method",
         "__mul__": "write ds.assign({NUMBER: ds[NUMBER] * 2}) to compute with a column",
         "zip": "write ds.assign(name=array) to add the columns of another data set",
-        "reduce": "write ds[NUMBER].sum().compute(), or another reduction of dask",
-        "flat_map": "write ds.explode(RAGGED) for a row per item",
+        "reduce": "write ds[NUMBER].sum().compute(), or another dask reduction",
+        "flat_map": "write ds.explode(RAGGED) for one row per item",
         "map_partitions get_partition blocks": "write ds.map_blocks(function) for all chunks, or "
         "ds.to_delayed()[0].compute() for the rows of the first one",
         "memory_usage nbytes": "write ds.plan_zarr() for the bytes of each column",
@@ -91,10 +91,10 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "to_dict collect": "write ds.compute() for a dict of NumPy arrays",
         "__array__": f"{_ARRAYS}, or ds.to_dataframe().compute() for a DataFrame",
         "load": "write ds.compute() for a dict of NumPy arrays, or ds.persist() to keep the rows in memory",
-        "to_pandas to_dask_dataframe to_df": "write ds.to_dataframe().compute() for a DataFrame of pandas, or "
-        "ds.to_dataframe() for one of dask",
-        "to_csv": "write ds[[NUMBER]].to_polars().sink_csv(path), with the names of columns of numbers and text, or "
-        "ds.to_parquet(path), which holds vectors and bytes too",
+        "to_pandas to_dask_dataframe to_df": "write ds.to_dataframe().compute() for a pandas DataFrame, or "
+        "ds.to_dataframe() for a dask DataFrame",
+        "to_csv": "write ds[[NUMBER]].to_polars().sink_csv(path), with the names of number and text columns, or "
+        "ds.to_parquet(path), which also stores vectors and bytes",
         "to_hdf save write save_to_disk": "write ds.to_zarr(path), or ds.to_parquet(path)",
         "to_json": "write ds.as_sequence() for a dict per row, or `dask-tfrecord head --json` in a shell",
         "to_torch": "write torch.utils.data.DataLoader(ds.batches(2), batch_size=None) for batches of 2 rows",
@@ -128,7 +128,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "TFRecordWriter write_tfrecord write save": "write dtf.to_tfrecord({'label': array}, path) to write arrays or "
         "rows, or dtf.RecordWriter(path) to write bytes",
         "parse_example parse_single_example": "write dask_tfrecord.messages.Example.FromString(data) to parse one "
-        "record in memory, or dtf.read_tfrecord(path, features) to parse those of shards",
+        "record in memory, or dtf.read_tfrecord(path, features) to parse the records of shards",
         "train Example Features": "write dask_tfrecord.messages.Example() for a record, or "
         "dtf.to_tfrecord({'label': array}, path)",
         "decode_raw": "write features={'image': dtf.RawFeature((28, 28), 'uint8')}, with your name, shape and dtype",
@@ -136,19 +136,19 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "feature",
         "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
         "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
-        "from_arrays from_dict from_tensor_slices from_generator": "write dtf.Dataset.from_arrays({'label': array}) to "
-        "make a data set of arrays, or of a DataFrame",
+        "from_arrays from_dict from_tensor_slices from_generator": "write dtf.Dataset.from_arrays({'label': array}) "
+        "to make a data set from arrays, or from a DataFrame",
         **{
-            name: f"write dtf.Dataset.from_arrays(pandas.{name}(path)) to make a data set of the file"
+            name: f"write dtf.Dataset.from_arrays(pandas.{name}(path)) to make a data set from the file"
             for name in ("read_parquet", "read_csv")
         },
-        "from_pandas from_dataframe from_polars": "write dtf.Dataset.from_arrays(frame) to make a data set of a "
-        "DataFrame of pandas or dask, and frame.to_pandas() for one of polars",
+        "from_pandas from_dataframe from_polars": "write dtf.Dataset.from_arrays(frame) to make a data set from a "
+        "pandas or dask DataFrame, and frame.to_pandas() for a polars DataFrame",
         "read_zarr open_zarr": "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written",
         "concat concatenate choose_from_datasets zip": _BOTH,
         "Feature IntFeature Int64Feature FloatFeature Int64List FloatList ScalarFeature": "write "
         "dtf.FixedLenFeature((), 'int64') for one value per record, or dtf.VarLenFeature('float32') for any number of "
-        "them",
+        "values",
         "StringFeature BytesFeature BytesList": "write dtf.TextFeature() for text, or dtf.FixedLenFeature((), "
         "'bytes') for bytes",
         "int64 float32 string bytes int32 uint8 float64": "write the dtype as text: dtf.FixedLenFeature((), 'int64')",
@@ -163,11 +163,11 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "save write to_file": "write pathlib.Path('schema.json').write_text(ds.schema.to_json())",
     },
     "batches": {
-        "next": "write next(ds.batches(SIZE)) for the first one, or iterate by `for`",
-        "prefetch": "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) for "
-        "2 of them",
+        "next": "write next(ds.batches(SIZE)) for the first batch, or iterate with `for`",
+        "prefetch": "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) to "
+        "prepare 2 of them",
         "shuffle": "write ds.batches(SIZE, shuffle='full')",
-        "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for ever",
+        "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for no end",
         "batch": "leave it out: ds.batches(SIZE) has SIZE rows in each batch",
         "unbatch": "write ds.as_sequence() for a dict per row",
         "numpy as_numpy_iterator": "leave it out: batches are dicts of NumPy arrays",
@@ -183,7 +183,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
     "statistics": {
         "to_frame to_pandas to_df to_csv loc iloc T": "write ds.describe().to_dataframe() for a DataFrame, with "
         "a row per column",
-        "mean std min max median": "write ds.describe()[NUMBER].numbers for those of a column",
+        "mean std min max median": "write ds.describe()[NUMBER].numbers for the statistics of a column",
         "save plot show hist": "write ds.describe().to_html('statistics.html') for a page with histograms",
     },
     "column": {
@@ -204,7 +204,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "overwrite": "write mode='w' to replace what exists",
         "append": "write append_dim='record' to add rows to a Zarr store, and mode='a' to add columns to it, or files "
         "of another format",
-        "encoding": "leave it out: to_zarr takes what it holds directly, as compressors=, filters=, chunks= and "
+        "encoding": "leave it out, and pass its contents to to_zarr directly, as compressors=, filters=, chunks= and "
         "fill_values=. The encoding of text belongs to the feature that reads it, TextFeature(encoding='latin-1')",
         "zarr_format zarr_version": "leave it out: to_zarr always writes format 3 of Zarr",
         "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
@@ -223,9 +223,10 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "engine": "leave it out",
         "blocksize": "write chunks=VALUE",
         "feature_description feature_spec schema parse_fn context_features": "write features=VALUE",
-        "filenames filename file_pattern paths path": "write urlpath=VALUE, or it alone",
+        "filenames filename file_pattern paths path": "write urlpath=VALUE, or only the value",
         "device=gpu": "write device='cuda' for a GPU",
-        "view.host": "leave it out: only this machine can open the page, and others by `ssh -L 8000:localhost:8000`",
+        "view.host": "leave it out: only this machine can open the page, and other machines through `ssh -L "
+        "8000:localhost:8000`",
         "to_zarr.group from_zarr.group": "write component=VALUE for a group of this name in the store",
         "where.*": "write ds.where([(NAME, '==', VALUE)])",
         "nrows n_rows": "leave it out, and write ds.rows[:VALUE] for the first rows",
@@ -235,20 +236,20 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "read_tfrecord.repeat read_tfrecord.num_epochs": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
         "read_tfrecord.sample": "write features=dtf.infer_schema(path, sample=VALUE)",
         "read_tfrecord.seed": "leave it out, and write ds.batches(2, shuffle='full', seed=VALUE)",
-        "as_supervised": "leave it out: each batch is a dict, of which batch['image'] is one array",
+        "as_supervised": "leave it out: each batch is a dict, and batch['image'] is one of its arrays",
         "with_info": "leave it out: ds.schema has the features, and ds.schema.classes the names of classes",
         "batches.repeat batches.num_epochs": "write epochs=VALUE",
-        "batches.reshuffle_each_iteration": "leave it out: shuffle='full' takes another order in each epoch",
+        "batches.reshuffle_each_iteration": "leave it out: shuffle='full' gives each epoch a different order",
         "RaggedFeature.ragged_rank": "leave it out: partitions= has a partition for each level of rows",
         "where.other where.drop": "leave it out: the rows that do not meet the condition are left out",
-        "to_parquet.partition_on to_parquet.partition_cols": "leave it out: each chunk of rows is a file. A data "
-        "set for each value is ds.where([('label', '==', 3)]).to_parquet(path)",
+        "to_parquet.partition_on to_parquet.partition_cols": "leave it out: each chunk of rows becomes a file. For a "
+        "data set per value, write ds.where([('label', '==', 3)]).to_parquet(path)",
         "num_shards n_shards to_tfrecord.shards": "write records_per_shard=math.ceil(ds.nrows / VALUE) for VALUE "
         "shards",
         "to_zarr.compression": "write compressors=zarr.codecs.GzipCodec(), or another codec of zarr",
         "from_zarr.columns": "leave it out, and write ds[VALUE] for these columns",
         "from_zarr.chunks": "leave it out: chunks are those of the store",
-        "inplace": "leave it out: a method returns another data set, and does not change this one",
+        "inplace": "leave it out: methods return a new data set, and never change this one",
         "axis": "leave it out: names refer to columns",
         "index": "leave it out: rows have no index but their number",
         "frac": "write ds.sample(int(VALUE * ds.nrows)) for a share of the rows",
@@ -257,8 +258,8 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "rename.columns": "write ds.rename(VALUE)",
         "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', "
         "window=VALUE) to mix rows within windows",
-        "shuffle.reshuffle_each_iteration": "write ds.batches(2, shuffle='full', epochs=3) for another order in each "
-        "epoch",
+        "shuffle.reshuffle_each_iteration": "write ds.batches(2, shuffle='full', epochs=3) for a different order in "
+        "each epoch",
         # The first argument, without its name.
         "shuffle.seed=": "VALUE is the seed, and all rows are mixed: write ds.shuffle(seed=VALUE), or ds.batches(2, "
         "shuffle='window', window=VALUE) to mix rows within windows",
@@ -281,7 +282,7 @@ _FAILURES = {
     "'dict' object has no attribute": "write blocks[NAME] for a column",
     "can be converted to Python scalars": "a block has several rows, not one: write blocks[NUMBER].astype('int64') "
     "for int, and functions of NumPy in place of those of one number",
-    "string operation on non-string": "the rows are bytes: read the column by TextFeature(), and its rows are text",
+    "string operation on non-string": "the rows are bytes: read the column with TextFeature() to get text",
 }
 ADVICE: Mapping[str, Mapping[str, str]] = {
     **{of: {name: text for names, text in texts.items() for name in names.split()} for of, texts in _TEXTS.items()},

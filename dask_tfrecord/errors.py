@@ -229,9 +229,9 @@ class TFRecordError(Exception):
     Parameters
     ----------
     message : str
-        What was expected and what was found, and what to do.
+        The problem, with the expected and the found value, and how to fix it.
     place : Location, optional
-        Where the error is, shown before the message.
+        Place of the error, shown before the message.
     """
 
     def __init__(self, message: str, place: Location | None = None) -> None:

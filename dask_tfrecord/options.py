@@ -55,7 +55,7 @@ def complete(given: type[_Given], options: _Given) -> _Given:
 def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """Check an option that is an integer."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} is an int; got {value!r:.100}")
+        raise TypeError(f"{name} must be an int; got {value!r:.100}")
     number = int(value)
     if number < least or (most is not None and number > most):
         limit = f"at least {least}" if most is None else f"{least} to {most:,}"
@@ -169,15 +169,15 @@ class ZarrOptions(TypedDict, total=False):
         ``"auto"`` is Blosc with LZ4 and byte shuffling. Features that a mapping leaves out get this, too.
     filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
         Filters for dense arrays and for values. Row splits are filtered only if a mapping names their array. ``"auto"``
-        means no filter.
+        does not filter.
     groups : mapping of str to str or sequence of str, optional
         Ragged columns that have the same number of items in each record, by the name of their group: a prefix
         (``{"steps": "steps"}`` means ``steps/action`` and all other ragged columns below ``steps/``) or a list of
-        columns. Defaults to ``ds.schema.groups``, which TFDS metadata and `from_zarr` provide; ``{}`` means no groups.
+        columns. Defaults to ``ds.schema.groups``, which TFDS metadata and `from_zarr` provide; ``{}`` makes none.
     dimension_names : mapping of str to sequence of str, optional
         Names of the axes after ``record``, by feature: for a dense feature, the axes of a row, as in
         ``{"image": ("height", "width", "channel")}``; where rows differ in length, the axes of an item. Axes that share
-        a name must have the same length, and no axis may be named like an array. Defaults to the names in an xarray
+        a name must have the same length, and an axis can't be named like an array. Defaults to the names in an xarray
         Dataset, otherwise to ``NAME.dim_1`` and so on.
     fill_values : mapping of str to scalar, optional
         Value that a missing chunk reads as, by feature or flat array; a feature means its dense array or its values.
@@ -187,8 +187,8 @@ class ZarrOptions(TypedDict, total=False):
         Store the metadata of all arrays with the group's, so that one request opens the group. If False, pass
         ``consolidated=False`` to xarray's `open_zarr`, too.
     memory_limit : int, str or None, default "auto"
-        Memory that the conversion may need on a worker, in bytes or like ``"2GiB"``. ``"auto"`` is the limit of
-        distributed workers, and no limit for threads and processes on this machine. If the conversion needs more, a
+        Memory that the conversion may need on a worker, in bytes or like ``"2GiB"``. ``"auto"`` takes the limit of
+        distributed workers, and does not limit threads and processes on this machine. If the conversion needs more, a
         plan reports it, and writing raises an error.
     encoded_images : bool, default False
         Store images as they are in the shards (JPEG, PNG and so on), one image per chunk, in Zarr shards. This applies
@@ -222,7 +222,7 @@ class ZarrTargetOptions(FileOptions, total=False):
     resume : bool, default False
         Continue an interrupted conversion, and keep what is written if this call fails, too. Files, features and
         options must be the same. Only missing or damaged write units are written, and none if the group is complete. If
-        there is nothing to continue, start a conversion.
+        nothing can be continued, start a conversion.
     compute : bool, default True
         Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until that has
         succeeded, the group is marked as incomplete.

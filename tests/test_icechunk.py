@@ -165,13 +165,15 @@ def test_options_that_a_session_refuses(repository: Any, ds: dtf.Dataset) -> Non
         ({"resume": True}, "commits all or nothing"),
         ({"compute": False}, "compute now"),
         ({"storage_options": {"anon": True}}, "storage_options are for URLs"),
-        ({"mode": "r+"}, "mode is 'w-'"),
+        ({"mode": "r+"}, "mode must be 'w-'"),
     ):
         with pytest.raises(ValueError, match=expected):
             ds.to_zarr(session, **options)
     with pytest.raises(ValueError, match="pass the rows to to_zarr"):
         ds.plan_zarr().to_zarr(session.store)
-    with pytest.raises(SchemaError, match=r"array .* has an unknown number of rows|all arrays need one number of rows"):
+    with pytest.raises(
+        SchemaError, match=r"array .* has an unknown number of rows|all arrays must have the same number of rows"
+    ):
         dtf.to_zarr({"a": np.arange(5), "b": np.arange(4)}, session)
     zarr.create_group(session.store, path="other")
     with pytest.raises(ValueError, match="uncommitted changes, which failures discard: commit them before"):

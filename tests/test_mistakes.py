@@ -77,7 +77,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where("text == one"), "Write text in quotes: \"text == 'one'\""),
     (lambda ds: ds.where(("label", "==", 3)), "filters are a list of tuples: write [('label', '==', 3)]"),
     (lambda ds: ds.where("lable == 3"), "did you mean 'label'?"),
-    (lambda ds: ds.where(ds["label"] == 3), "write ds.rows[mask] to keep the rows of a mask"),  # type: ignore[arg-type]
+    (lambda ds: ds.where(ds["label"] == 3), "write ds.rows[mask] to pick rows by a mask"),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, shuffle=100), 'write shuffle="window", window=100'),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, pad={"token": None}), "did you mean 'tokens'?"),
     (lambda ds: ds.batches(0), "batch_size is at least 1; got 0"),
@@ -133,7 +133,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.shape, "write ds.nrows for the number of rows"),  # type: ignore[attr-defined]
     (lambda ds: ds.label, "write ds['label'] for this column"),  # type: ignore[attr-defined]
     (lambda ds: ds.lable, "did you mean 'label'? Columns are written in brackets"),  # type: ignore[attr-defined]
-    (lambda ds: ds.to_pandas(), "write ds.to_dataframe().compute() for a DataFrame of pandas"),  # type: ignore[attr-defined]
+    (lambda ds: ds.to_pandas(), "write ds.to_dataframe().compute() for a pandas DataFrame"),  # type: ignore[attr-defined]
     (lambda ds: ds[["text", "label"]].mean(), "write ds['label'].mean().compute() for one column"),  # type: ignore[attr-defined]
     (lambda ds: ds.isel(record=0), "write ds.rows[0] for the first row"),  # type: ignore[attr-defined]
     (lambda ds: ds.iloc[0], "write ds.rows[0] for the first row"),  # type: ignore[attr-defined]
@@ -151,8 +151,14 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "write mode='w' to replace what exists"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("z.zarr", zarr_format=2), "leave it out: to_zarr always writes format 3"),  # type: ignore[call-arg]
     (lambda ds: dtf.to_zarr(ds), "to_zarr() needs 'store': write dtf.to_zarr(ds, 'train.zarr')"),  # type: ignore[call-arg]
-    (lambda ds: ds.to_zarr("z.zarr", memory_limit="x"), "memory_limit is a number of bytes, such as '2 GiB'; got 'x'"),
-    (lambda ds: ds.view(memory_limit="x"), "memory_limit of a view is a number of bytes, '64 MiB' or more; got 'x'"),
+    (
+        lambda ds: ds.to_zarr("z.zarr", memory_limit="x"),
+        "memory_limit must be a number of bytes, such as '2 GiB'; got 'x'",
+    ),
+    (
+        lambda ds: ds.view(memory_limit="x"),
+        "memory_limit of a view must be a number of bytes, '64 MiB' or more; got 'x'",
+    ),
     (lambda ds: ds.to_zarr("z.zarr", compressors="gzip"), "write compressors=zarr.codecs.GzipCodec() for gzip"),
     (lambda ds: ds.to_zarr("z.zarr", filters={"label": ("delta",)}), "objects of zarr.codecs; got 'delta'"),
     (lambda ds: ds.to_zarr("z.zarr", encoding={}), "directly, as compressors=, filters=, chunks= and fill_values="),  # type: ignore[call-arg]
@@ -165,7 +171,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     ),
     (
         lambda ds: dtf.to_tfrecord({"a": np.arange(3), "b": np.arange(4)}, "o.tfrecord"),
-        "all arrays need one number of rows, and they differ: 'a' has 3, 'b' has 4",
+        "all arrays must have the same number of rows, but they differ: 'a' has 3, 'b' has 4",
     ),
     (lambda ds: dtf.to_tfrecord({}, "o.tfrecord"), "records need at least one array: write {name: array}"),
     (lambda ds: dtf.Schema.read(Path("notes.txt")), "it begins with 'label int64'. Pass a file that Schema.to_json"),
@@ -192,7 +198,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.rows["label"], "write ds['label'] to pick columns"),
     (lambda ds: ds.rows[np.array("label") == 3], "write ds.rows[ds['label'] == 3]"),
     (lambda ds: ds.as_sequence()["label"], "write rows[0]['label']"),  # type: ignore[index]
-    (lambda ds: ds.batches(2)[0], "write next(ds.batches(2)) for the first one"),  # type: ignore[index]
+    (lambda ds: ds.batches(2)[0], "write next(ds.batches(2)) for the first batch"),  # type: ignore[index]
     (lambda ds: len(ds.batches(2)), "write ds.batches(2).batches_per_epoch for the number"),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, shuffle=True), 'write shuffle="full"'),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, pad=True), "write pad={'tokens': None}"),  # type: ignore[arg-type]
@@ -237,7 +243,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "'w' (replace what exists) or 'a' (add to what exists)",
     ),  # type: ignore[arg-type]
     (lambda ds: ds.to_parquet("x", mode="append"), "or 'a' (add to what exists); got 'append'"),  # type: ignore[arg-type]
-    (lambda ds: ds.padded("label", 3), "of one shape in all rows: write ds['label']"),
+    (lambda ds: ds.padded("label", 3), "with the same shape in all rows: write ds['label']"),
     (lambda ds: ds.preview(columns=["label"]), "write ds[['label']].preview()"),  # type: ignore[call-arg]
     (lambda ds: ds.batches(2, buffer_size=9), "write shuffle='window', window=9"),  # type: ignore[call-arg]
     (lambda ds: ds + ds, "write dtf.read_tfrecord([path, other])"),  # type: ignore[operator]
@@ -259,16 +265,16 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "bytes; ImageFeature() reads JPEG, PNG",
     ),
     (lambda ds: dtf.read_tfrecord(), "read_tfrecord() needs 'urlpath': write dtf.read_tfrecord(path)"),  # type: ignore[call-arg]
-    (lambda ds: dtf.read_tfrecord("train-*", check_crc="no"), "check_crc is True or False; got 'no'"),  # type: ignore[arg-type]
-    (lambda ds: dtf.read_tfrecord("train-*", storage_options="x"), "is a dict of options of fsspec"),  # type: ignore[arg-type]
+    (lambda ds: dtf.read_tfrecord("train-*", check_crc="no"), "check_crc must be True or False; got 'no'"),  # type: ignore[arg-type]
+    (lambda ds: dtf.read_tfrecord("train-*", storage_options="x"), "must be a dict of fsspec options"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_zarr("a.zarr", ds), "the data set comes before the store"),  # type: ignore[arg-type]
-    (lambda ds: ds.to_zarr(5), "store is a path, a URL or a zarr store; got 5"),
-    (lambda ds: ds.rename(label=3), "the new name of 'label' is text; got 3"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_zarr(5), "store must be a path, a URL or a zarr store; got 5"),
+    (lambda ds: ds.rename(label=3), "the new name of 'label' must be text; got 3"),  # type: ignore[arg-type]
     (lambda ds: ds.describe().compare(ds), "compare takes Statistics"),  # type: ignore[arg-type]
     (lambda ds: ds.persist("label"), "write ds.persist(), or ds[['label']].persist()"),  # type: ignore[call-arg]
     (lambda ds: ds.to_backend("gpu"), "dask knows no backend 'gpu'"),
-    (lambda ds: ds.padded("tokens", "a"), "length is a number of values, or a tuple of them; got 'a'"),  # type: ignore[arg-type]
-    (lambda ds: ds.view(port=99_999), "port is a number from 0, for a free one, to 65,535; got 99999"),
+    (lambda ds: ds.padded("tokens", "a"), "length must be a number of values, or a tuple of them; got 'a'"),  # type: ignore[arg-type]
+    (lambda ds: ds.view(port=99_999), "port must be a number from 0, for a free one, to 65,535; got 99999"),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
     (
         lambda ds: ds.shuffle(1000),
@@ -286,7 +292,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_tfrecord("gs:/bucket/x.tfrecord"), "did you mean gs://…?"),
     (lambda ds: ds.where(label=1), "write ds.where([('label', '==', 1)])"),  # type: ignore[call-arg]
     (lambda ds: ds.where(collumns=["label"]), "did you mean 'columns'?"),  # type: ignore[call-arg]
-    (lambda ds: dtf.read_tfrecord(filenames="train-*"), "write urlpath='train-*', or it alone"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord(filenames="train-*"), "write urlpath='train-*', or only the value"),  # type: ignore[call-arg]
     (lambda ds: ds.to_tfrecord("copy-{i}.tfrecord"), "write 'copy-{shard:05d}.tfrecord'; got"),
     (lambda ds: ds.to_tfrecord("of-{shards}.tfrecord"), "({shards} needs {shard}, and there are no others)"),
     *(
@@ -302,7 +308,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
             lambda t: t.astype("float32"),
         )
     ),
-    (lambda ds: ds.map_blocks(lambda b: {"n": np.char.upper(b["text"])}), "read the column by TextFeature()"),
+    (lambda ds: ds.map_blocks(lambda b: {"n": np.char.upper(b["text"])}), "read the column with TextFeature()"),
     (
         lambda ds: ds.map_blocks(lambda b: {"n": [1] if b["label"] > 0 else [2]}),
         "numpy.where(blocks['label'] > 2, 1, 0) for `if`",
@@ -329,7 +335,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.preview("x.png"), "write ds.preview().to_png('x.png')"),  # type: ignore[arg-type]
     (lambda ds: ds.to_zarr("g.zarr", group="train"), "write component='train' for a group of this name"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("g.zarr", chunks={"record": 4}), "write chunks=1000 for the rows of a chunk"),
-    (lambda ds: ds.batches(2).next(), "write next(ds.batches(2)) for the first one"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batches(2).next(), "write next(ds.batches(2)) for the first batch"),  # type: ignore[attr-defined]
     (lambda ds: dtf.Int64Feature(), "write dtf.FixedLenFeature((), 'int64') for one value per record"),
     (lambda ds: dtf.BytesFeature(), "write dtf.TextFeature() for text"),
     (lambda ds: ds.describe().compare(3), "compare takes Statistics: write other.describe(); got 3"),  # type: ignore[arg-type]
@@ -381,7 +387,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "write classes={'label': ['circle', 'square']}; got {0:",
     ),
     (lambda ds: dtf.Schema(dict(ds.schema), classes={"label": "cat"}), "write classes={'label': ['cat', 'dog']}"),
-    (lambda ds: dtf.Schema(dict(ds.schema), classes=["cat"]), "classes are names by feature"),  # type: ignore[arg-type]
+    (lambda ds: dtf.Schema(dict(ds.schema), classes=["cat"]), "classes must be names by feature"),  # type: ignore[arg-type]
     (lambda ds: ds.to_tfrecord("p-%05d.tfrecord"), "numbers the new files: write 'p-{shard:05d}.tfrecord'"),
     (lambda ds: ds.to_tfrecord("p-%d-of-%03d"), "write 'p-{shard:05d}-of-{shards:05d}'"),
     (lambda ds: dtf.copy_tfrecord("train-*", "p-*.tfrecord"), "write 'p-{shard:05d}.tfrecord'; got 'p-*.tfrecord'"),
@@ -399,7 +405,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.from_pandas, "write dtf.Dataset.from_arrays(frame)"),
     (lambda ds: dtf.to_tfrecord(polars_frame(), "z"), "DataFrame: frame.to_pandas() converts it"),
     (lambda ds: dtf.FixedLenFeature((), dtf.int64), "write the dtype as text: dtf.FixedLenFeature((), 'int64')"),
-    (lambda ds: ds.ragged("label"), "of one shape in all rows: write ds['label']"),
+    (lambda ds: ds.ragged("label"), "with the same shape in all rows: write ds['label']"),
     (
         lambda ds: ds.map_blocks(lambda b: {"m": np.array([b["label"].sum()])}),
         "returned 1 row of 'm': it has to return a value for each row, as blocks['label'] * 2 does",
@@ -414,7 +420,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.batches(2, repeat=3), "write epochs=3"),  # type: ignore[call-arg]
     (lambda ds: next(ds.batches(2))["tokens"].to_tensor(), "write ds.batches(2, pad={'tokens': None})"),  # type: ignore[attr-defined]
     (lambda ds: ds.where("label == 1", other=0), "leave it out: the rows that do not meet the condition"),  # type: ignore[call-arg]
-    (lambda ds: ds.where(lambda b: b["label"].mean() > 1), "write a comparison of each row, such as blocks['label']"),
+    (lambda ds: ds.where(lambda b: b["label"].mean() > 1), "compare each row, as in blocks['label']"),
     (lambda ds: setattr(ds, "label", 3), "write ds = ds.assign({'label': array})"),
     (lambda ds: dtf.Dataset.from_arrays(label=[1]), "there are 'arrays', 'features'"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("written.parquet"), "to_zarr does not write .parquet files: write ds.to_parquet("),
@@ -430,7 +436,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_zarr("z.zarr", chunks="5"), "chunks='5' has no unit: write chunks=5 for rows"),
     (
         lambda ds: dtf.resize_images(ds["text"].compute(), (8, 8)),
-        "read the column by ImageFeature(size=(8, 8)), which resizes",
+        "read the column with ImageFeature(size=(8, 8)), which resizes",
     ),
     (lambda ds: dtf.ImageFeature(8), "write ImageFeature(size=(8, 8))"),  # type: ignore[arg-type]
     (
@@ -565,7 +571,7 @@ COMMANDS = [
     (f"describe {FIRST} --json out.json", "--json prints: write > out.json at the end."),
     (f"head {FIRST} --format json", "Write --json: Print one JSON object per record."),
     (f"copy {FIRST} new/a.tfrecord --records-per-shard 1", "new/a-{shard:05d}.tfrecord'"),
-    (f"index {FIRST} --output there", "The command writes the index of each shard next to it."),
+    (f"index {FIRST} --output there", "The command writes an index next to each shard."),
     (f"head {FIRST} --features {{}}", "write the JSON into a file, and pass its name"),
     ("help info", "Write dask-tfrecord info --help"),
     ("-V", "Write dask-tfrecord --version"),
@@ -575,7 +581,10 @@ COMMANDS = [
     (f"describe {FIRST} --html", "requires an argument. Write --html FILE: "),
     (f"head {FIRST} --where label == 3", "Write quotes around the condition: --where 'label == 3'"),
     (f"head {FIRST} --where label", 'Write a value after it: "label == 3"'),
-    (f"to-zarr {FIRST} new.zarr --chunks 0", "chunks is a number of rows, 1 or more, or a size such as '8 MiB'; got 0"),
+    (
+        f"to-zarr {FIRST} new.zarr --chunks 0",
+        "chunks must be a number of rows, 1 or more, or a size such as '8 MiB'; got 0",
+    ),
     (f"to-zarr {FIRST} new.zarr --text text", "edit the file, and give --features features.json"),
     ("-version", "No such option '-version'. Write dask-tfrecord --version"),
     ("-v", "Missing command. Write dask-tfrecord info 'train-*.tfrecord', or dask-tfrecord --help"),

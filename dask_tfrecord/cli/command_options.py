@@ -120,7 +120,9 @@ def computing(threads: int | None = None, *, local: str = "threads") -> Iterator
             yield
         return
     if ctx.get_parameter_source("threads") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--threads is for local schedulers: `dask worker --nthreads` sets those of a cluster.")
+        raise click.UsageError(
+            "--threads is for local schedulers: `dask worker --nthreads` sets the threads of a cluster."
+        )
     with dask.config.set(scheduler=_client(ctx, scheduler)):
         yield
 
@@ -237,7 +239,7 @@ def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | No
 
 
 def _parsed_conditions(ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> Alternatives:
-    """Parse conditions of texts that all hold."""
+    """Parse conditions that must all hold."""
     if not texts:
         return []
     from dask_tfrecord.rows.where import parse_expressions
@@ -574,7 +576,7 @@ def refuse_existing(*paths: str | None, overwrite: bool) -> None:
 
 
 def _check_no_value(ctx: click.Context, path: str, *, is_last_of_several: bool) -> None:
-    """Refuse what would be the name of a file: a second name after --columns, and a condition without --where."""
+    """Refuse words that would be taken for files: a second name after --columns, a condition without --where."""
     given = ctx.meta.get(GIVEN, [])
     lists = {name for each in ctx.command.params if "NAME,…" in (each.metavar or "") for name in each.opts}
     threes = zip(given, given[1:], given[2:], strict=False)
@@ -634,7 +636,7 @@ TARGETS = {
 
 
 def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
-    """Refuse a file that exists after a single one that does not: they have changed places."""
+    """Refuse an existing file as target after a source that does not exist: their order is wrong."""
     read = ctx.params.get(next(each.name for each in ctx.command.params if isinstance(each, click.Argument)) or "")
     first, *others = [read] if isinstance(read, str) else read or [""]
     is_source = "*" in target or (Path(target).is_file() and Path(target).suffix not in _OUTPUTS)

@@ -159,7 +159,7 @@ class Commands(click.Group):
             ctx.exit(1)
 
     def _with_value(self, ctx: click.Context, error: click.BadOptionUsage) -> click.UsageError:
-        """Return an error about an option without its value with what the option takes."""
+        """Add what an option takes to the error about its missing value."""
         command = self.get_command(ctx, ctx.meta[GIVEN][0])
         options = [each for each in command.params if error.option_name in each.opts] if command else []
         if not options or not isinstance(options[0], click.Option) or "requires" not in error.message:
@@ -252,7 +252,7 @@ def _about_option(error: click.NoSuchOption, ctx: click.Context, dashed: str) ->
 
 
 def _explained(error: click.UsageError) -> click.UsageError:
-    """Return an error about options or arguments that a command does not have with what to write."""
+    """Add what to write to the error about an option or argument that a command does not have."""
     if error.ctx is None:
         return error
     parameters = error.ctx.command.params
@@ -305,7 +305,7 @@ def _explained(error: click.UsageError) -> click.UsageError:
 
 
 def example(ctx: click.Context, command: click.Command, sources: Sequence[str] = ()) -> str:
-    """Spell a command with these sources, or with examples, and what it needs more."""
+    """Spell a command with these sources, or with examples, and with the options that it requires."""
     name = command.name or ""
     needed = [each for each in command.params if isinstance(each, click.Option) and each.required]
     options = [text for each in needed for text in (each.opts[0], "10")]

@@ -62,7 +62,7 @@ def _check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: 
         raise click.UsageError("--overwrite replaces what exists and --resume continues it: give one of them.")
     if not pattern:
         first, last = metavars(ctx)
-        raise click.UsageError(f"Missing argument {first!r}: what is read comes before the {last}.")
+        raise click.UsageError(f"Missing argument {first!r}: name what to read before the {last}.")
     return False
 
 
@@ -148,7 +148,9 @@ def _part(job: Job, part: str) -> tuple[int, int | None]:
     # Grid Engine sets "undefined" outside of arrays.
     found = {name: text for name in _ARRAYS if (text := os.environ.get(name, "")).isdecimal()}
     if not found:
-        raise click.UsageError(f"--part auto needs the number of a job in an array: {', '.join(_ARRAYS)}.")
+        raise click.UsageError(
+            f"--part auto works in a job array, which sets one of these variables: {', '.join(_ARRAYS)}."
+        )
     name, text = next(iter(found.items()))
     parts = job.parts
     if parts is None:

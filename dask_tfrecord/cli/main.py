@@ -230,7 +230,9 @@ def copy(
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord
 
     if features is not None and not where:
-        raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
+        raise click.UsageError(
+            "--features describes what --where compares: give --where too, or --columns to copy fewer features."
+        )
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
         # A glob that the shell expanded has the target in it, which --overwrite would destroy.
         # Another file is not a source: a missing name would make it one.
@@ -357,7 +359,7 @@ def schema(
         if features is not None or found.sampling is None:
             source = "the metadata" if features is None else "--features"
             raise click.UsageError(
-                f"--where chooses records to infer features from, and those of {source} are printed as they are"
+                f"--where chooses records to infer features from, but those of {source} are not inferred"
                 + (": give --sample N to infer them." if features is None else ".")
             )
         found = inspect_matching(pattern, found, where, sample or SAMPLE, threads, **reading).schema
@@ -611,7 +613,7 @@ def to_zarr(
     if overwrite and target["resume"]:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
-        raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
+        raise click.UsageError("--repeat repeats features for each item of --explode: give --explode, too.")
     check_one_source_of_features(given["features"], given["sample"])
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
@@ -627,7 +629,7 @@ def to_zarr(
         arguments["append_dim"] = "record"
         pattern = _not_held(pattern, store, target["component"], given)
         if not pattern:
-            click.echo(f"{plain(store)} holds all of these shards: nothing is left to append")
+            click.echo(f"{plain(store)} already contains all of these shards: nothing is left to append")
             return
     if planned and begin:
         raise click.UsageError("--plan writes nothing, and --begin creates the store: give one of them.")
@@ -643,7 +645,7 @@ def to_zarr(
             group = TargetGroup.from_arguments(store, target["component"], None)
             held = {each["name"] for each in group.stored_attributes().get("schema", {}).get("features", ())}
             if not (new := [name for name in dataset.schema if name not in held]):
-                click.echo(f"{plain(store)} holds all of these columns: nothing is left to add")
+                click.echo(f"{plain(store)} already contains all of these columns: nothing is left to add")
                 return
             dataset = dataset[new]
         if planned:

@@ -176,7 +176,8 @@ def refuse_sparse(array: Any, owner: str) -> None:
     if hasattr(type(array), "todense"):
         raise SchemaError(
             f"{owner} is sparse, of type {type(array).__module__.partition('.')[0]}.{type(array).__name__}: "
-            f"array.todense(), or of a dask array array.map_blocks(lambda block: block.todense()), makes it dense"
+            "write array.todense() to make it dense, or array.map_blocks(lambda block: block.todense()) for a dask "
+            "array"
         )
 
 
@@ -195,8 +196,8 @@ def refuse_missing_rows(rows: Sequence[int] | NDArray[np.int64], owner: str) -> 
 
 _MISSING = (
     "fill the missing values (array.filled(value), series.fillna(value)), or write rows of variable length "
-    "without them (RaggedBlock, or lists like [[1], []]), read by VarLenFeature or by FixedLenFeature with a "
-    "default_value"
+    "without them (RaggedBlock, or lists like [[1], []]), and read them with VarLenFeature, or with FixedLenFeature "
+    "and a default_value"
 )
 
 
@@ -330,7 +331,7 @@ def _row_to_array(
     except ValueError as error:
         if isinstance(error, SchemaError):
             raise
-        raise SchemaError(f"{place} is a list of rows of different lengths; expected {feature}") from None
+        raise SchemaError(f"{place} is a list of rows with different lengths; expected {feature}") from None
     if dtype.kind in "mM" and item.dtype == np.int64:
         item = item.view(dtype)
     if not item.size and item.ndim != len(shape):
@@ -425,7 +426,7 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
     if len(has) != len(takes) or not all(
         size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
     ):
-        raise SchemaError(f"column {column!r} has rows of shape {has} where {holder} takes {takes}")
+        raise SchemaError(f"column {column!r} has rows of shape {has}, but {holder} takes {takes}")
     levels = given.ragged_rank - wanted.ragged_rank
     if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
         raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
@@ -461,7 +462,7 @@ def _of_own_shapes(block: Block, wanted: Feature) -> ArraysBlock:
         sizes = np.array(wanted.row_shape[wanted.ragged_rank :])
         if (row := first_true(((sizes != -1) & (block.shapes != sizes)).any(axis=1))) is not None:
             shape = tuple(block.shapes[row].tolist())
-            raise RowError(row, f"holds an array of shape {shape} where {wanted} takes {tuple(sizes.tolist())}")
+            raise RowError(row, f"holds an array of shape {shape}, but {wanted} takes {tuple(sizes.tolist())}")
         return block
     rows: Any = in_levels(block, 1)
     inner = rows.values.shape[1:]

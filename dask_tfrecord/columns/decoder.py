@@ -954,33 +954,33 @@ def _describe_difference(feature: Feature, spec: KeySpec, refused: _native.Probl
         case Fault.KIND:
             taken = "a float or int64 list" if spec.content is Content.MIXED else _kind_name(spec.kind)
             advice = _right_kind(feature, spec, Kind(found))
-            return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}{advice}"
+            return f"holds {_kind_name(Kind(found))}, but {feature} takes {taken}{advice}"
         case Fault.SIZE:
-            text = f"holds {plural(found, 'byte')} where {feature} takes {spec.count:,}"
+            text = f"holds {plural(found, 'byte')}, but {feature} takes {spec.count:,}"
             items = math.prod(feature.item_shape)
             if fitting := {items: "uint8", 2 * items: "uint16", 4 * items: "float32", 8 * items: "float64"}.get(found):
                 return f"{text}; RawFeature({feature.item_shape}, {fitting!r}) takes this number"
             # Other bytes are often an encoded image.
             return f"{text}: give a shape of {found:,} bytes; ImageFeature() reads JPEG, PNG and other images"
         case Fault.UTF8:
-            return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
+            return f"is not valid UTF-8, but {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
         case Fault.BOOLEAN:
-            return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
+            return f"holds a byte {found}, but {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
         case Fault.CAST if spec.content is Content.MIXED:
             return f"holds {_shown(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
         case Fault.CAST:
             return f"holds {_shown(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
         case Fault.TENSOR:
             tensor = found_tensor(refused.text.decode(), found)
-            return f"holds {tensor} where {feature} takes a tensor of its dtype and shape"
+            return f"holds {tensor}, but {feature} takes a tensor of its dtype and shape"
         case Fault.FULL:
             return f"holds more values than the output buffer, but {feature} has a known number"
     values = plural(found, "value")
     if spec.layout == ValueLayout.RAGGED:
-        return f"holds {values} where {feature} takes a multiple of {spec.count}"
+        return f"holds {values}, but {feature} takes a multiple of {spec.count}"
     listed = spec.layout == ValueLayout.FIXED
     advice = "" if spec.steps else feature.suggestion(found)
-    return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
+    return f"holds {values}, but {feature} takes {spec.count if listed else 1}{advice}"
 
 
 def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:

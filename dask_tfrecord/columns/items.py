@@ -295,11 +295,13 @@ def _describe_unequal(expected: int, found: int, other: str) -> str:
     message = f"holds {plural(found, 'item')}; expected {expected:,}, "
     if other:
         return message + (
-            f"as in {other!r}: columns that are exploded together have equal lengths in every record; give "
+            f"as in {other!r}: columns that are exploded together must have the same length in every record; give "
             + Spelled("explode a list of columns", "--explode a list of features")
             + " that share theirs"
         )
-    return message + "as counted by explode: the rows have changed since, or a function returns other rows each time"
+    return (
+        message + "as counted by explode: the rows have changed since, or a function returns different rows each time"
+    )
 
 
 def _pick_items(block: Block, picked: slice | NDArray[np.int64]) -> Block:

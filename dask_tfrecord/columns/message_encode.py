@@ -66,7 +66,7 @@ def _feature_of_name(message: MessageType, name: str, column: Feature | None) ->
     except SchemaError as error:
         raise SchemaError(
             f"column {name!r} names no field of {message.name}: {error}; drop the column, give "
-            f"features={{{name!r}: ProtoFeature('path')}}, or write Examples by other features"
+            f"features={{{name!r}: ProtoFeature('path')}}, or write Examples with other features"
         ) from None
     if column is not None and path.message is not None and column.is_bytes:
         return ProtoFeature(name, values=FixedLenFeature((), "bytes"))
@@ -293,8 +293,8 @@ def _check_map_keys(paths: Mapping[str, FieldPath]) -> None:
             if is_map(each) and (*path.parts[:end], "key") not in known:
                 key = ".".join((*path.parts[:end], "key"))
                 raise SchemaError(
-                    f"column {name!r} is of entries of a map without their keys: write a column of {key!r}, too, or "
-                    f"drop this one"
+                    f"column {name!r} has the entries of a map without their keys: also write a column of {key!r}, or "
+                    "drop this one"
                 )
 
 

@@ -270,7 +270,7 @@ def _presence_column(path: FieldPath) -> ColumnDecoder:
     if not path.has_presence:
         raise SchemaError(
             f"path {'.'.join(path.parts)!r} has no presence: only messages, members of a oneof, `optional` fields and "
-            f"those of proto2 are set or not"
+            "fields of proto2 can be unset"
         )
     spec = FieldSpec(path.parts, "presence")
     return _column_of_path(path, FixedLenFeature((), "bool"), (spec,))
@@ -456,7 +456,7 @@ def _stored_messages(
         if limit is not None and len(part) > limit.nbytes:
             raise RowLimitError(number, limit.message())
         if not whole:
-            raise RowError(number, f"holds damaged {parsed.compression_type} data where {parsed} takes it")
+            raise RowError(number, f"holds damaged {parsed.compression_type} data, which {parsed} can't inflate")
         parts.append(part)
         size += len(part)
         if size >= _INFLATED_NBYTES:

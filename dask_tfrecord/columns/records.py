@@ -49,7 +49,7 @@ def _features_of_records(columns: Schema) -> Schema:
     if lost := [name for name in columns if name not in held]:
         raise SchemaError(
             f"column {lost[0]!r} is not in the records that this data set writes: leave it out, as in ds[[…]].schema, "
-            f"or state the features of the records"
+            f"or specify the features of the records"
         )
     # The sample of an inferred schema shows which keys were never set.
     return read.with_classes({**read.classes, **made.classes}).with_groups(made.groups) if made == read else made

@@ -39,7 +39,7 @@ def resize_images(
     size : tuple of int
         New height and width, in pixels.
     method : {"bilinear", "nearest", "area", "lanczos3"}, default "bilinear"
-        How to interpolate. ``"lanczos3"`` calls the sine of the C library; if TensorFlow was built with a different C
+        Interpolation. ``"lanczos3"`` calls the sine of the C library; if TensorFlow was built with a different C
         library, values may differ in their last digits.
     antialias : bool, default False
         With ``"bilinear"`` and ``"lanczos3"``, average the pixels that a smaller image would otherwise leave out. The
@@ -77,10 +77,10 @@ def resize_images(
         "lanczos3": partial(_resize_filtered, lanczos=True, antialias=antialias),
     }
     if method not in resizers:
-        raise ValueError(f"method is one of {', '.join(map(repr, resizers))}; got {method!r:.100}")
+        raise ValueError(f"method must be one of {', '.join(map(repr, resizers))}; got {method!r:.100}")
     integers = len(size) == 2 and all(isinstance(each, int | np.integer) for each in size)
     if not integers or min(size) < 1:
-        raise ValueError(f"size is a height and a width of at least 1 pixel; got {size!r:.100}")
+        raise ValueError(f"size must be a height and a width of at least 1 pixel; got {size!r:.100}")
     height, width = map(int, size)
     if isinstance(block, RaggedBlock):
         return RaggedBlock(resize_images(block.values, size, method, antialias, channels=channels), block.row_splits)
@@ -96,8 +96,8 @@ def resize_images(
         return np.empty((0, height, width, channels), dtype if method == "nearest" else np.float32)
     if isinstance(images[0], bytes):
         raise SchemaError(
-            f"resize_images: the images are bytes: read the column by ImageFeature(size={tuple(size)}), which resizes, "
-            f"or by RawFeature if the bytes are pixels"
+            f"resize_images: the images are bytes: read the column with ImageFeature(size={tuple(size)}), which "
+            "resizes, or with RawFeature if the bytes are pixels"
         )
     kinds = {(image.dtype, image.shape[2:]) for image in images}
     if len(kinds) > 1 or (channels is not None and {(channels,)} != {shape for _, shape in kinds}):

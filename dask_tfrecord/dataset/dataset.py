@@ -144,7 +144,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __add__(self, other: object) -> NoReturn:
         if not isinstance(other, Mapping):
             self.__mul__(other)
-        raise TypeError(f"data sets are not added{self._advice('__add__')}")
+        raise TypeError(f"data sets can't be added{self._advice('__add__')}")
 
     def __mul__(self, _: object) -> NoReturn:
         raise TypeError(f"a data set has several columns{self._advice('__mul__')}")
@@ -171,17 +171,21 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __setattr__(self, name: str, value: object) -> None:
         if name not in Dataset.__slots__:
             raise AttributeError(
-                f"data sets are immutable: write ds = ds.assign({{{name!r}: array}}) for one with the column"
+                f"a data set can't be changed: write ds = ds.assign({{{name!r}: array}}) to get a new one with the "
+                "column"
             )
         object.__setattr__(self, name, value)
 
     def __setitem__(self, name: object, _: object) -> NoReturn:
         raise TypeError(
-            f"data sets are immutable: write ds = ds.assign({{{name!r:.100}: array}}) for one with the column"
+            f"a data set can't be changed: write ds = ds.assign({{{name!r:.100}: array}}) to get a new one with the "
+            "column"
         )
 
     def __delitem__(self, name: object) -> NoReturn:
-        raise TypeError(f"data sets are immutable: write ds = ds.drop({name!r:.100}) for one without the column")
+        raise TypeError(
+            f"a data set can't be changed: write ds = ds.drop({name!r:.100}) to get a new one without the column"
+        )
 
     @overload
     def __getitem__(self, key: str) -> da.Array: ...
@@ -214,7 +218,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
                 advice = unset_advice(name, self._rows.stored_schema.sampling) or near_misses(name, self._rows.names)
                 raise UnknownFeatureError(f"no column {name!r}{advice}")
         if len(set(names)) < len(names):
-            raise SchemaError(f"columns are picked once each; got {list(names)}")
+            raise SchemaError(f"each column can be picked only once; got {list(names)}")
 
     @property
     def rows(self) -> _RowIndexer:
@@ -281,11 +285,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             mask = UserMask(condition)
         else:
             if columns is not None:
-                raise TypeError("where: columns are those of a function; filters name theirs")
+                raise TypeError("where: columns= is only for a function, because conditions name their columns")
             if isinstance(condition, str):
                 condition = as_stored(self.schema, parse_expression(condition, self.schema))
             elif isinstance(condition, da.Array | np.ndarray) or _is_mask(condition):
-                raise TypeError("where takes a condition or a function: write ds.rows[mask] to keep the rows of a mask")
+                raise TypeError("where takes a condition or a function: write ds.rows[mask] to pick rows by a mask")
             mask = Filters.parse(condition).resolve(self.schema)
             tested = mask.columns
         return Dataset(filter_rows(self._rows, mask, tested))
@@ -324,7 +328,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             if not isinstance(new, str):
                 # pandas takes a mapping as `columns`.
                 raise (
-                    TypeError(f"the new name of {option!r} is text; got {new!r:.100}")
+                    TypeError(f"the new name of {option!r} must be text; got {new!r:.100}")
                     if option in self._rows.names
                     else unknown_option("rename", option, ("names",), new)
                 )
@@ -392,7 +396,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         (3,)
         """
         if self.nrows is None:
-            raise ValueError("a sample is drawn from rows that are counted: open with counts='auto', not counts=None")
+            raise ValueError("only counted rows can be sampled: open with counts='auto', not counts=None")
         n = checked_integer("the number of rows n", n, 0, self.nrows)
         drawn = np.random.default_rng(seed).choice(self.nrows, n, replace=False, shuffle=False)
         return self.rows[np.sort(drawn)]
@@ -540,8 +544,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         arrays : mapping of str to array-like, xarray.Dataset, pandas.DataFrame or dask.dataframe.DataFrame
-            Arrays with rows along the first axis. A data set lacks an index: that of a DataFrame must be the row
-            numbers. For a dask DataFrame, the lengths of its partitions are computed now.
+            Arrays with rows along the first axis. The index of a DataFrame must be the row numbers, because a data set
+            does not keep an index. For a dask DataFrame, the lengths of its partitions are computed now.
         features : mapping of str to feature, optional
             Features of columns; arrays of objects need them. `FixedLenSequenceFeature` describes rows without padding.
 
@@ -676,7 +680,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     @explain_arguments("ds.persist(), or ds[['label']].persist() for some columns")
     def persist(self, **kwargs: Any) -> Dataset:
-        """Decode all chunks now, and keep them in memory: of this process, or of the workers of a cluster.
+        """Decode all chunks now, and keep them in memory, on the workers if there is a cluster.
 
         Keyword arguments go to `dask.persist`.
         """
@@ -781,7 +785,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             First the columns of the group, with the shape ``(past + 1 + future, *shape of an item)``, ordered in time;
             ragged items get one more level of rows. Then the columns in `items` and in `repeat`, the column ``record``
             as in `explode`, and the bool column ``mask``, with one value per step: True for steps of the record, False
-            for padding. With ``pad="drop"``, there is no mask.
+            for padding. It is left out with ``pad="drop"``.
 
         Raises
         ------
@@ -809,7 +813,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """Check all records in the files of the data set, as they are now; see `dask_tfrecord.verify`."""
         shards = None if self._rows.source is None else self._rows.source.shards
         if shards is None:
-            raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
+            raise ValueError(
+                "these rows do not come from TFRecord files; to check files, call dask_tfrecord.verify(path)"
+            )
         return DamageReport(tuple(check_shards(shards)))
 
     @with_options("ds.plan_zarr(), which takes no path and writes nothing", ZarrOptions)
@@ -1125,7 +1131,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         if isinstance(given, str | os.PathLike | list):
             names = [given] if isinstance(given, str) and given in self else given
             call = f"ds[{names!r:.100}].preview()" if isinstance(names, list) else f"ds.preview().to_png({n!r:.100})"
-            raise TypeError(f"the number of rows n is an int; got {n!r:.100}: write {call}")
+            raise TypeError(f"the number of rows n must be an int; got {n!r:.100}: write {call}")
         return preview_rows(self._rows, n)
 
     @explain_arguments("ds.view(), or ds.view(port=8080) for a page at this port")
@@ -1337,7 +1343,7 @@ def _slice_text(key: slice) -> str:
 
 
 def _refuse_objects(name: str, *_: Any, **__: Any) -> NoReturn:
-    raise TypeError(f"zarr has no arrays of objects like those of {name!r}: write ds[[{name!r}]].to_zarr(path)")
+    raise TypeError(f"zarr can't store arrays of objects like those of {name!r}: write ds[[{name!r}]].to_zarr(path)")
 
 
 def _is_mask(given: Any) -> bool:

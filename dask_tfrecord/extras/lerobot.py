@@ -127,15 +127,15 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     -----
     Episodes without frames are left out. ``timestamp`` is the number of the frame in its episode divided by `fps`.
     Statistics are computed as LeRobot does, and for images from as many frames as LeRobot takes; quantiles of episodes
-    are exact, and those of the data set are means weighted by frames. Tasks are numbered in the order in which they
+    are exact, and quantiles of the data set are means weighted by frames. Tasks are numbered in the order in which they
     appear, which takes one pass over their column. Videos are encoded in one thread per task, so that every run writes
     the same bytes; they are lossy unless `video` selects a lossless encoder.
 
     ``mode="a"`` writes new files, and rewrites only ``meta/stats.json``, ``meta/tasks.parquet`` and, last,
-    ``meta/info.json``. Episodes and frames are numbered on, and tasks keep their numbers. The result is the same as
-    that of one conversion, except for where files begin and end. Readers see the old episodes until all new ones are
-    complete; while a few files are renamed, there is no ``meta/info.json``. If the run is killed, ``resume=True``
-    continues it; without that, the next call starts again.
+    ``meta/info.json``. Episodes and frames are numbered on, and tasks keep their numbers. The result equals one
+    conversion, except for the borders between files. Readers see the old episodes until all new ones are complete;
+    ``meta/info.json`` is missing while a few files are renamed. If the run is killed, ``resume=True`` continues it;
+    without that, the next call starts again.
 
     Examples
     --------
@@ -535,8 +535,8 @@ class _Base:
         version = info.get("codebase_version")
         if version != _VERSION:
             raise UnsupportedFormatError(
-                f"the data set has format {version}, and episodes are added to format {_VERSION}: convert it by "
-                f"LeRobot first",
+                f"the data set has format {version}, and episodes can only be added to format {_VERSION}: convert it "
+                "with LeRobot first",
                 location,
             )
         for name, template in (("data_path", _DATA), ("video_path", _VIDEO)):

@@ -38,7 +38,7 @@ def sample_data(name: str = "shapes", directory: str | PathLike[str] = ".") -> s
     Raises
     ------
     ValueError
-        If there is no sample data with this name.
+        If sample data with this name does not exist.
 
     Examples
     --------

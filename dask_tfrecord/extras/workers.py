@@ -219,7 +219,7 @@ def check_workers(
     Returns
     -------
     WorkersReport
-        What each worker reported, and the `problems`: missing packages, versions that differ from the client's, paths
+        The reports of the workers, and the `problems`: missing packages, versions that differ from the client's, paths
         that can't be read or whose content differs between workers, and clocks that differ by a minute. It prints as a
         table; `raise_for_problems` raises an error if there is a problem.
 
@@ -240,7 +240,7 @@ def check_workers(
     if isinstance(client, str | os.PathLike | list | tuple):
         raise TypeError(f"the client comes first: write dtf.check_workers(client, {client!r:.100})")
     if client.asynchronous:
-        raise ValueError("check_workers takes a synchronous client: call it in a thread of its own")
+        raise ValueError("check_workers takes a synchronous client: call it in a separate thread")
     began = time.monotonic()
     seconds = float(parse_timedelta(timeout, default="s"))
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -320,7 +320,7 @@ def _software_problems(software: Mapping[str, Any], own: Mapping[str, Any]) -> I
             continue
         if version is None and wanted is not None:
             extra = f": pip install 'dask-tfrecord[{_OPTIONAL[name]}]'" if name in _OPTIONAL else ""
-            yield f"{name} is missing, which the client has{extra}"
+            yield f"{name} is missing, but the client has it{extra}"
         elif name in _EXACT and version != wanted:
             yield f"{name} {version} instead of {wanted}"
 

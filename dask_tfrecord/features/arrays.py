@@ -67,12 +67,14 @@ class ArrayFeature(EncodedArray):
         shape, dtype = checked_shape(self.shape, owner, open_sizes=100), checked_decoded_dtype(self.dtype, owner)
         count = checked_count(self.count, owner, shape)
         if -1 in shape and 0 in shape:
-            raise SchemaError(f"{owner}: rows of no values cannot be counted; got shape {shape}")
+            raise SchemaError(f"{owner}: rows without values can't be counted; got shape {shape}")
         if not values_dtype(dtype).isnative:
             raise SchemaError(f"{owner}: decoded arrays have native byte order; got dtype {dtype}")
         kind = values_dtype(dtype).kind
         if kind in "mMT" and -1 in shape[(count is None) :]:
-            raise SchemaError(f"{owner}: arrays of {dtype} are of one shape, or of one open length; got {shape}")
+            raise SchemaError(
+                f"{owner}: arrays of {dtype} must have one known shape, or an open first size alone; got {shape}"
+            )
         if kind == "T" and len(shape) + (count is not None) > 1:
             raise SchemaError(f"{owner}: a row has one text, or a list of texts; got shape {shape}, count {count}")
         self._set(shape=shape, dtype=dtype, count=count)

@@ -82,7 +82,7 @@ class Feature(ABC):
     # Reading: what a decoder asks.
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the keys that a column needs of each record; None if the feature does not describe these values.
+        """Return the keys that a column needs from each record; None if the feature does not describe these values.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class Feature(ABC):
         return {name: ColumnDecoder(self.column(scope), name, self, keys, assemble, scope=scope)}
 
     def unsupported(self, scope: Scope) -> str:
-        """Return the end of an error: the feature does not describe values of this scope."""
+        """End an error: why the feature does not describe values of this scope."""
         if scope == "value":
             return "needs one open size, because an Example lists values without steps"
         if scope == "step":
@@ -141,10 +141,7 @@ class Feature(ABC):
     # Items: what explode asks.
 
     def item(self) -> Feature | None:
-        """Return the feature of the items of a column; None if its rows do not vary in length.
-
-        Items of a fixed shape are dense, or bytes. Items of nested rows have one level of rows less.
-        """
+        """Return the feature of the items of a column; None if its rows do not vary in length."""
         return None
 
     # Writing: what an encoder asks.
@@ -173,7 +170,7 @@ class Feature(ABC):
         return [in_rows(key, block) if isinstance(block, RaggedBlock) else fixed(key, block)]
 
     def reason_not_written(self) -> str | None:
-        """Return the reason why no record is written with the feature; None if they are."""
+        """Return why records can't be written with the feature; None if they can."""
         return None
 
     def encode_columns(
@@ -199,7 +196,7 @@ class Feature(ABC):
     # Descriptions of the records in other formats.
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry in a `features.json` of TensorFlow Datasets; None if no class of it reads the feature.
+        """Describe the feature in a `features.json` of TensorFlow Datasets; None if no TFDS class reads it.
 
         Parameters
         ----------

@@ -26,23 +26,23 @@ def listed_feature(name: str, feature: Feature) -> Feature:
         elif feature.ragged_rank:
             rounded = repr(VarLenFeature("float32", shape=shape))
         raise SchemaError(
-            f"array {name!r} is of float64, and an Example lists float32: specify features={{{name!r}: {rounded}}} to "
-            f"round it, or {{{name!r}: {kept}}} to keep it"
+            f"array {name!r} has dtype float64, but an Example stores float32: specify features={{{name!r}: "
+            f"{rounded}}} to round it, or {{{name!r}: {kept}}} to keep it"
         )
     if dtype.kind == "c":
         raise SchemaError(
-            f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, {dtype.name!r}) or "
+            f"array {name!r} is of {dtype}, which an Example can't store: specify RawFeature(shape, {dtype.name!r}) or "
             f"TensorFeature(shape, {dtype.name!r}) in features="
         )
     if feature.own_shapes or isinstance(feature, TensorFeature):
         raise SchemaError(
-            f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
-            f"ImageFeature in features="
+            f"array {name!r} has rows of different shapes, which an Example can't store: specify TensorFeature or "
+            "ImageFeature in features="
         )
     if isinstance(feature, VarLenFeature) and feature.ragged_rank > 1:
         raise SchemaError(
-            f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions in "
-            f"features=, or VarLenFeature in sequence_features="
+            f"array {name!r} has nested rows, which an Example can't store: specify RaggedFeature with partitions in "
+            "features=, or VarLenFeature in sequence_features="
         )
     if not isinstance(feature, RawFeature):
         return feature

@@ -87,7 +87,7 @@ def checked_decoded_dtype(dtype: Any, owner: str) -> str:
 
 def _checked_times(dtype: np.dtype[Any], owner: str) -> str:
     if dtype.name not in TIMES:
-        raise SchemaError(f"{owner}: times have the unit D, s, ms, us or ns, as in 'datetime64[s]'; got {dtype}")
+        raise SchemaError(f"{owner}: times must have the unit D, s, ms, us or ns, as in 'datetime64[s]'; got {dtype}")
     return dtype.name
 
 

@@ -52,7 +52,7 @@ class Encoded(Feature):
         return int(self.count == -1)
 
     def with_count(self, count: int | None) -> Encoded:
-        """Return the feature of another number of values per record: None for one, -1 for any number."""
+        """Return the feature for a different number of values per record: None for one, -1 for any number."""
         other: Any = self
         changed: Encoded = replace(other, count=count)
         return changed
@@ -102,7 +102,7 @@ class Encoded(Feature):
         return BytesBlock.of([keyed.prefix + each for each in np.asarray(values).tolist()]) if keyed.prefix else values
 
     def suggestion(self, count: int) -> str:
-        """Return what reads another number of values."""
+        """Suggest what reads a different number of values."""
         return f"; {type(self).__name__} with count=-1 reads any number of them"
 
 

@@ -190,7 +190,7 @@ class ImageFeature(Encoded):
         return 3 if self.shape is None or -1 in self.shape[-3:] else 0
 
     def with_count(self, count: int | None) -> ImageFeature:
-        """Return the feature of another number of images per record: None for one, -1 for any number."""
+        """Return the feature for a different number of images per record: None for one, -1 for any number."""
         return replace(self, shape=self.value_shape if count is None else (count, *self.value_shape))
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
@@ -200,7 +200,7 @@ class ImageFeature(Encoded):
         return Encoded.keys(one, key, scope)
 
     def suggestion(self, count: int) -> str:
-        """Return what reads another number of images."""
+        """Suggest what reads a different number of images."""
         return "; ImageFeature with a shape that begins with -1 reads any number of them"
 
     def assemble(self, decoded: Decoded) -> Block:

@@ -99,7 +99,8 @@ class Listed(Feature):
 class FixedLenFeature(Listed):
     """Read a feature with the same number of values in every record, like `tf.io.FixedLenFeature`.
 
-    A record with a different number of values is an error, and so is a record without values if there is no default.
+    A record with a different number of values is an error, and so is a record without values, unless there is a
+    default.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ class FixedLenFeature(Listed):
         return decoded.into(output.flat(self.item_dtype, self.shape))
 
     def suggestion(self, count: int) -> str:
-        """Return what reads another number of values."""
+        """Suggest what reads a different number of values."""
         if not count and not self.shape:
             return "; a default_value fills it"
         return f"; VarLenFeature({self.dtype!r}) reads any number of them"
@@ -255,7 +256,7 @@ class VarLenFeature(Listed):
         mixed = checked_mixed(self.mixed, dtype, "VarLenFeature")
         self._set(dtype=dtype, shape=shape, mixed=mixed, size_keys=size_keys)
         if self.own_shapes and values_dtype(dtype).kind in "mM":
-            raise SchemaError(f"VarLenFeature: arrays of times have one open size, the first; got {shape}")
+            raise SchemaError(f"VarLenFeature: arrays of times may have only one open size, the first; got {shape}")
         if -1 in self.item_shape or 0 in self.item_shape:
             raise SchemaError(f"VarLenFeature: expected known, positive sizes after the leading -1; got {shape}")
 
@@ -386,7 +387,7 @@ class FixedLenSequenceFeature(Listed):
         dtype = checked_parsed_dtype(self.dtype, "FixedLenSequenceFeature")
         default = checked_default(self.default_value, dtype, (), "FixedLenSequenceFeature")
         if 0 in shape:
-            raise SchemaError(f"FixedLenSequenceFeature: steps of no values cannot be counted; got shape {shape}")
+            raise SchemaError(f"FixedLenSequenceFeature: steps without values can't be counted; got shape {shape}")
         if self.length is not None and (isinstance(self.length, bool) or self.length < 0):
             raise SchemaError(
                 f"FixedLenSequenceFeature: expected a non-negative number of steps as length; got {self.length!r}"
@@ -421,7 +422,7 @@ class FixedLenSequenceFeature(Listed):
         return (ragged_key(key, self.key_dtype, each, content=content),) if is_listed else None
 
     def unsupported(self, scope: Scope) -> str:
-        """Return the end of an error, with the feature to use instead."""
+        """End an error with the feature to use instead."""
         if scope == "value":
             return "needs allow_missing=True, as in TensorFlow, because an Example lists values without steps"
         hint = "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length" if scope == "item" else ""

@@ -63,7 +63,7 @@ class ProtoFeature(Feature):
     presence : bool, default False
         Make a column of flags: whether the field is set, instead of its values.
     depth : int, default 1
-        How many levels of a recursive message (one that contains messages of its own type) become columns. Deeper
+        Number of levels that become columns in a recursive message, which contains messages of its own type. Deeper
         levels become columns of bytes.
     key : str, optional
         Key of an Example that contains the messages, by default the name of the feature.
@@ -108,7 +108,7 @@ class ProtoFeature(Feature):
         if self.presence and self.values is not None:
             raise SchemaError("ProtoFeature: presence=True reads no values; remove values=")
         if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 0:
-            raise SchemaError(f"ProtoFeature: depth is a number of levels from 0 on; got {self.depth!r}")
+            raise SchemaError(f"ProtoFeature: depth must be a number of levels from 0 on; got {self.depth!r}")
         compression = checked_compression(self.compression_type, "ProtoFeature")
         if compression is not None and message is None:
             raise SchemaError(

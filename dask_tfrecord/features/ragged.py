@@ -37,7 +37,7 @@ def _check_values(values: Any, dtype: str) -> None:
     """Check the feature of the values of a `RaggedFeature`."""
     if not isinstance(values, Encoded):
         raise SchemaError(
-            f"RaggedFeature: values is a RawFeature, TensorFeature, ImageFeature or TextFeature; got {values!r}"
+            f"RaggedFeature: values must be a RawFeature, TensorFeature, ImageFeature or TextFeature; got {values!r}"
         )
     if dtype != "bytes":
         raise SchemaError(f"RaggedFeature: values are decoded from bytes: expected dtype 'bytes'; got {dtype!r}")
@@ -58,7 +58,7 @@ class RaggedFeature(Listed):
     value_key : str, optional
         Key of the values, by default the name of the feature.
     partitions : sequence of partition, default ()
-        How the values of a record are divided into rows, the outermost rows first: `RowLengths`, `RowSplits`,
+        Partitions of the values of a record into rows, the outermost rows first: `RowLengths`, `RowSplits`,
         `ValueRowIds`, `RowLimits`, `RowStarts` or `UniformRowLength`. A partition that does not match the values is an
         error.
     row_splits_dtype, validate

@@ -105,13 +105,14 @@ class RawFeature(EncodedArray):
         if size_keys:
             check_size_keys(size_keys, shape, "RawFeature")
             if count is not None:
-                raise SchemaError("RawFeature: sizes in keys are those of one array per record; remove count")
+                raise SchemaError("RawFeature: sizes in keys need one array per record; remove count")
         elif shape.count(-1) > 1:
             raise SchemaError(
-                f"RawFeature: the number of bytes determines one open size; got shape {shape} with {shape.count(-1)}"
+                f"RawFeature: the number of bytes determines only one open size; got shape {shape} with "
+                f"{shape.count(-1)}"
             )
         if -1 in shape and 0 in shape:
-            raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
+            raise SchemaError(f"RawFeature: rows without bytes can't be counted; got shape {shape}")
         self._set(shape=shape, dtype=dtype, count=count, compression_type=compression, size_keys=size_keys)
 
     @property
@@ -202,7 +203,7 @@ class RawFeature(EncodedArray):
             if not is_open and len(value) > self.nbytes:
                 raise decoded.error(self, number, f"holds more than {plural(self.nbytes, 'byte')}, which {self} needs")
             if not whole:
-                raise decoded.error(self, number, f"holds damaged {compression} data where {self} takes it")
+                raise decoded.error(self, number, f"holds damaged {compression} data, which {self} can't inflate")
             inflated.append(value)
         block = BytesBlock.of(inflated)
         values = decoded.keys[0]._replace(values=block.values, value_splits=block.splits)

@@ -146,7 +146,9 @@ class Schema(Mapping[str, Feature]):
         records: Schema | None = None,
     ) -> None:
         if not isinstance(features, Mapping):
-            raise SchemaError(f"features is a mapping of names to features; got {features!r:.100}{picked(features)}")
+            raise SchemaError(
+                f"features must be a mapping of names to features; got {features!r:.100}{picked(features)}"
+            )
         known: dict[str, Feature] = {}
         message_name, steps = _steps_of_message(sequence_features, example_features)
         for name, feature in [*features.items(), *steps.items()]:
@@ -272,7 +274,7 @@ class Schema(Mapping[str, Feature]):
         return name in self._steps
 
     def scope_of(self, name: str) -> Scope:
-        """Say whether a feature describes the values of a record, of each step or of each item."""
+        """Return whether a feature describes the values of a record, a step or an item."""
         if name not in self._steps:
             return "value"
         return "step" if self.message == "SequenceExample" else "item"
@@ -474,7 +476,7 @@ class Schema(Mapping[str, Feature]):
         SchemaNotFoundError
             If the file does not exist. Also a `FileNotFoundError`.
         SchemaError
-            If the text has none of the three formats, or a feature can't be read as a column.
+            If the text is in none of the three formats, or a feature can't be read as a column.
 
         Examples
         --------
@@ -640,7 +642,7 @@ def _checked_classes(classes: Any, features: Mapping[str, Feature]) -> dict[str,
     """Check the names of classes of a schema, and return them as tuples."""
     if not isinstance(classes, Mapping):
         raise SchemaError(
-            f"classes are names by feature: write classes={{'label': ['cat', 'dog']}}; got {classes!r:.100}"
+            f"classes must be names by feature: write classes={{'label': ['cat', 'dog']}}; got {classes!r:.100}"
         )
     checked: dict[str, tuple[str, ...]] = {}
     for name, given in classes.items():
@@ -670,9 +672,9 @@ def _checked_groups(
     owners: dict[str, str] = {}
     for group, names in groups.items():
         if not isinstance(group, str) or not group or isinstance(names, str) or not names:
-            raise SchemaError(f"a group is a name with a list of features; got {group!r}: {names!r:.100}")
+            raise SchemaError(f"a group must be a name with a list of features; got {group!r}: {names!r:.100}")
         if message == "ExampleListWithContext" and group == ITEMS:
-            raise SchemaError(f"group {ITEMS!r} is that of the items of records; give the group another name")
+            raise SchemaError(f"group {ITEMS!r} is reserved for the items of records; give the group another name")
         for name in names:
             if name not in features:
                 raise UnknownFeatureError(f"group {group!r}: no feature {name!r}{near_misses(name, features)}")
@@ -770,7 +772,7 @@ def schema_from_arguments(
     ):
         if given is not None and not isinstance(given, Mapping):
             raise SchemaError(
-                f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
+                f"{argument} must be a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
             )
     if isinstance(features, Schema):
         if sequence_features is None and example_features is None and message is None:

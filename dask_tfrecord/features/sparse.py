@@ -103,7 +103,7 @@ class SparseFeature(Listed):
         return keys[:-1]
 
     def unsupported(self, scope: Scope) -> str:
-        """Return the end of an error, with the feature to use instead."""
+        """End an error with the feature to use instead."""
         hint = "; VarLenFeature reads indices and values" if scope == "item" else ""
         return Feature.unsupported(self, scope) + hint
 

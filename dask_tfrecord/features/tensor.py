@@ -167,7 +167,7 @@ class TensorFeature(EncodedArray):
             raise decoded.error(self, problem.step, limit.message(), RowLimitError)
         if problem.fault is not Fault.NONE:
             found = found_tensor(problem.text.decode(), problem.found)
-            raise decoded.error(self, problem.step, f"holds {found} where {self} takes tensors of its dtype and shape")
+            raise decoded.error(self, problem.step, f"holds {found}, but {self} takes tensors of its dtype and shape")
         if array is not None:
             return decoded.in_rows(self, array)
         assert output.values is not None

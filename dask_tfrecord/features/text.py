@@ -98,7 +98,7 @@ class TextFeature(Encoded):
         return self if scope == "value" else TextFeature(count=-1, encoding=self.encoding)
 
     def suggestion(self, count: int) -> str:
-        """Return what reads another number of strings."""
+        """Suggest what reads a different number of strings."""
         return "; a default_value fills it" if not count and not self.shape else Encoded.suggestion(self, count)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
@@ -125,7 +125,7 @@ class TextFeature(Encoded):
                 texts.append(text)
             except UnicodeError as error:
                 name = "UTF-8" if self.encoding == "utf-8" else self.encoding
-                reason = f"is not valid {name} where {self} takes text; FixedLenFeature((), 'bytes') reads any bytes"
+                reason = f"is not valid {name}, but {self} takes text; FixedLenFeature((), 'bytes') reads any bytes"
                 raise decoded.error(self, number, reason) from error
         return decoded.in_rows(self, np.array(texts, self.item_dtype))
 

@@ -105,11 +105,14 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
         return CorruptRecordError(text + _REMEDY, location)
     if length > window.max_record_bytes:
         text = (
-            f"the record has {plural(length, 'byte')} where max_record_bytes allows {window.max_record_bytes:,}; "
-            f"read_records accepts a higher limit, for files that are trusted"
+            f"the record has {plural(length, 'byte')}, but max_record_bytes allows {window.max_record_bytes:,}; "
+            f"pass a higher limit to read_records if you trust the file"
         )
         return CorruptRecordError(text, location)
-    text = "the record was refused, but is intact when read again: the file is being changed, or memory or disk fail"
+    text = (
+        "the record was refused, but is intact when read again: the file is being changed, or the memory or the disk "
+        "is failing"
+    )
     return CorruptRecordError(text, location)
 
 

@@ -162,7 +162,7 @@ class BatchMaker:
     def check_columns(self, rows: int | None) -> None:
         """Refuse rows without columns: a record batch without columns lacks rows."""
         if not self.schema and rows != 0:
-            raise SchemaError("rows without a column cannot be record batches: select one column or more")
+            raise SchemaError("rows without columns can't become record batches: select at least one column")
 
 
 def _arrow_array(block: Block, kind: pa.DataType) -> pa.Array:

@@ -34,7 +34,7 @@ def chunk_size() -> float:
 
 def checked_chunks(chunks: object, *, counted: bool) -> str | int | float:
     """Check the argument `chunks`: a number of rows, bytes as a float, "auto" or "shard"."""
-    valid = f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
+    valid = f"chunks must be 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
     if isinstance(chunks, bool) or not isinstance(chunks, str | Integral):
         raise ValueError(valid)
     if chunks in ("auto", "shard"):

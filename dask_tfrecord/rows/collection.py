@@ -311,7 +311,7 @@ def pick_rows(rows: RowNumbers, key: RowKey) -> RowNumbers:
     """``rows[key]`` for a slice, an int, a list of ints or a mask."""
     if isinstance(key, slice):
         if not all(isinstance(bound, int | np.integer | None) for bound in (key.start, key.stop, key.step)):
-            raise IndexError(f"a slice of rows has ints as bounds; got {key!r:.100}")
+            raise IndexError(f"the bounds of a slice of rows must be ints; got {key!r:.100}")
         picked = rows[key]
         return picked if isinstance(picked, range) or len(picked) != 1 else range(int(picked[0]), int(picked[0]) + 1)
     if isinstance(key, Permutation) and isinstance(rows, range) and rows == range(len(key)) and key.seed is not None:

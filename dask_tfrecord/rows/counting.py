@@ -169,7 +169,7 @@ def index_shards(
         read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
         _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
     if index_files.count(None) and time.monotonic() - began > limits().display_delay:
-        hint = "`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time"
+        hint = "to open these shards at once the next time, run `dask-tfrecord index` or dask_tfrecord.build_index"
         _log.info(hint)
         if is_displayed():
             sys.stderr.write(f"{hint}\n")

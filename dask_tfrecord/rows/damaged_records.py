@@ -142,14 +142,14 @@ def repair(
     target : str or os.PathLike
         The new file; its directory must exist.
     compression : {"same", None, "gzip", "zlib", "zstd"}
-        Compression of the new file; ``"same"`` keeps that of the damaged file.
+        Compression of the new file; ``"same"`` keeps the compression of the damaged file.
     storage_options, target_options : mapping, optional
         Options for the fsspec file systems of the two files.
 
     Returns
     -------
     ShardReport
-        What was found in the damaged file.
+        Report on the damaged file.
 
     Raises
     ------

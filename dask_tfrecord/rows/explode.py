@@ -509,9 +509,9 @@ def step_window(past: int, future: int, stride: int, pad: Literal["edge", "zero"
     """Check the arguments of `Dataset.windows`."""
     for name, value, least in (("past", past, 0), ("future", future, 0), ("stride", stride, 1)):
         if operator.index(value) < least:
-            raise ValueError(f"windows: {name} is an int from {least} on; got {value!r}")
+            raise ValueError(f"windows: {name} must be an int from {least} on; got {value!r}")
     if pad not in ("edge", "zero", "drop"):
-        raise ValueError(f"windows: pad is 'edge', 'zero' or 'drop'; got {pad!r:.100}")
+        raise ValueError(f"windows: pad must be 'edge', 'zero' or 'drop'; got {pad!r:.100}")
     return StepWindow(operator.index(past), operator.index(future), operator.index(stride), pad)
 
 
@@ -557,12 +557,12 @@ def _dense_message(schema: Schema, name: str) -> str:
 def _checked_item_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]:
     """Return names of columns; refuse those that do not exist or are given twice."""
     if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        raise TypeError(f"explode: {argument} is a name or a list of names of columns; got {given!r:.100}")
+        raise TypeError(f"explode: {argument} must be a name or a list of names of columns; got {given!r:.100}")
     for name in given:
         if name not in schema:
             raise UnknownFeatureError(f"explode: {argument}: no column {name!r}{near_misses(name, schema)}")
     if len(set(given)) < len(given):
-        raise SchemaError(f"explode: columns are given once each; got {argument}={list(given)}")
+        raise SchemaError(f"explode: each column can be given only once; got {argument}={list(given)}")
     return tuple(given)
 
 

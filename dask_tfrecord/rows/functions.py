@@ -52,7 +52,7 @@ class Mapped(Step):
                 raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
             missing = [name for name in self.schema if name not in result]
             if missing:
-                raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
+                raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which is in its template")
             conformed: dict[str, Block] = {}
             for name in names:
                 given = result.as_read(name, self.schema[name]) if isinstance(result, UserBlocks) else result[name]

@@ -184,8 +184,8 @@ class Rechunked:
         rows = ", ".join(f"{size:,}" for size in self.after[0][:3]) + (", …" if len(self.after[0]) > 3 else "")
         return (
             f"{self.name!r} is rechunked from {_describe_chunks(self.before)} to {_describe_chunks(self.after)}, which "
-            f"holds {format_bytes(self.held_nbytes)} of it for each thread: chunks of ({rows}) rows, whole along other "
-            f"axes, are taken as they are"
+            f"holds {format_bytes(self.held_nbytes)} of it in memory per thread: chunks of ({rows}) rows, whole along "
+            "other axes, need no rechunking"
         )
 
 

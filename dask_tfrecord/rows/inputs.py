@@ -190,7 +190,7 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool
     if variables and others:
         raise SchemaError(
             f"coordinates {_list(others)} do not have {rows!r}, the dimension of rows, first, and would be lost: "
-            f"write it by ds.to_zarr of xarray, or drop them by ds.drop_vars({others!r}). If they are of rows, "
+            f"write it by ds.to_zarr of xarray, or drop them by ds.drop_vars({others!r}). If they belong to rows, "
             f"ds.transpose({rows!r}, ...) moves {rows!r} to the front"
         )
     for name in coords:
@@ -229,7 +229,7 @@ def _unequal_rows(rows: Mapping[str, float]) -> str:
     if unknown := [name for name, number in rows.items() if math.isnan(number)]:
         return f"array {unknown[0]!r} has an unknown number of rows: call its compute_chunk_sizes() first"
     given = ", ".join(f"{name!r} has {number:,}" for name, number in rows.items())
-    return f"all arrays need one number of rows, and they differ: {given}"
+    return f"all arrays must have the same number of rows, but they differ: {given}"
 
 
 def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
@@ -278,8 +278,8 @@ def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feat
         chunks = array.chunks[0] if isinstance(array, da.Array) else array.shape[:1]
         if len(chunks) != len(sizes) or not np.isnan(chunks).all():
             raise SchemaError(
-                f"{owner} has chunks of {chunks[:5]} rows where rows are not counted: only what follows from the "
-                f"columns, chunk by chunk, is known to have as many; open with counts='auto'"
+                f"{owner} has chunks of {chunks[:5]} rows where rows are not counted: only arrays that are computed "
+                "from the columns, chunk by chunk, are known to have as many; open with counts='auto'"
             )
     elif array.shape[0] != rows:
         raise SchemaError(f"{owner} has shape {array.shape} where {int(rows):,} rows are needed")
@@ -409,7 +409,7 @@ def _feature_of_objects(array: Any, owner: str, form: Feature | None) -> Feature
     """Return the feature of an array of objects, which are not known before they are read."""
     if form is None or not (form.block_dtype.kind == "O" or form.item_dtype.kind == "T"):
         given = "" if form is None else f", and {form} is of none"
-        raise SchemaError(f"{owner} is of objects, which may be anything{given}: {_SPECIFY}")
+        raise SchemaError(f"{owner} contains objects, which may be anything{given}: {_SPECIFY}")
     if form.is_bytes and array.ndim == 1 + len(form.shape) > 1:
         # Bytes with an axis for every size of a row are as many in each of them, padding included.
         return FixedLenFeature(tuple(map(int, array.shape[1:])), "bytes")
@@ -572,7 +572,7 @@ def _list_kinds(items: Any, kind: Any = None) -> str:
     """List the kinds of some objects, and what is accepted."""
     names = sorted({item if kind is str else type(item).__name__ for item in items})[:5]
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    return f"{listed}: give it values of one type, which are numbers, bytes, str, or lists or arrays of them"
+    return f"{listed}: give it values of one type: numbers, bytes, str, or lists or arrays of these"
 
 
 def _in_chunks(array: Any, sizes: tuple[int, ...]) -> da.Array:
@@ -713,8 +713,8 @@ def _feature_of_dtype(dtype: Any, name: str, form: Feature | None) -> Feature:
     if dtype == np.dtype(object):
         if form is None:
             raise SchemaError(
-                f"column {name!r} is of objects, which may be anything: specify "
-                f"features={{{name!r}: FixedLenFeature((), 'bytes')}} for bytes, or VarLenFeature(dtype) for lists"
+                f"column {name!r} contains objects, which may be anything: specify features={{{name!r}: "
+                f"FixedLenFeature((), 'bytes')}} for bytes, or VarLenFeature(dtype) for lists"
             )
         return form
     return column_from_array(_arrow_column(pandas.Series([], dtype=dtype), owner, 0), owner, form)[0]

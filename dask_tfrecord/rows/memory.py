@@ -68,7 +68,7 @@ class Workers:
             return self
         nbytes = None if memory_limit is None else int(parse_size(memory_limit) or 0)
         if nbytes is not None and nbytes < 1:
-            raise ValueError(f"memory_limit is a number of bytes, such as '2 GiB'; got {memory_limit!r}")
+            raise ValueError(f"memory_limit must be a number of bytes, such as '2 GiB'; got {memory_limit!r}")
         return replace(self, memory_limit=nbytes)
 
 
@@ -186,7 +186,7 @@ class MemoryBudget:
         task = self.other_units_nbytes + self.read_nbytes
         available = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * task
         fits = available // (self.threads * self.copies)
-        message = f"a worker would take {format_bytes(self.peak_nbytes)} of its {format_bytes(memory_limit)}. "
+        message = f"a worker would need {format_bytes(self.peak_nbytes)}, and has {format_bytes(memory_limit)}. "
         more = f"Raise the memory limit to {-(-self.peak_nbytes >> 20)} MiB, or use fewer threads"
         if fits < 1:
             return f"{message}No chunk is small enough. {more}"

@@ -41,7 +41,7 @@ class ObjectArray(np.ndarray[Any, Any]):
                 if isinstance(first, bytes) and isinstance(value, str):
                     raise TypeError(
                         f"the rows are bytes, which never equal text: write {value.encode()!r} instead of {value!r}, "
-                        f"or read the column by TextFeature()"
+                        f"or read the column with TextFeature()"
                     )
                 if isinstance(first, str) and isinstance(value, bytes):
                     raise TypeError(f"the rows are text: write {value.decode(errors='replace')!r} instead of {value!r}")

@@ -184,7 +184,7 @@ def read_bag(
     from dask.bag import from_sequence
 
     if decode is not None and not callable(decode):
-        raise ValueError(f"decode is a function of a payload, or None; got {decode!r:.100}")
+        raise ValueError(f"decode must be a function of a payload, or None; got {decode!r:.100}")
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     parts = record_partitions(shards, chunks, check_crc)
     # dask materialises the values of a partition only when they leave a task.
@@ -244,8 +244,8 @@ def infer_schema(
     compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects the compression from the first bytes, not from the file name.
     errors : {"raise", "skip"}
-        What to do about damaged records: ``"skip"`` leaves them out, and checks all records of the shards that are
-        read.
+        ``"raise"`` stops with an error at a damaged record. ``"skip"`` leaves damaged records out, and checks all
+        records of the shards that are read.
     storage_options : mapping, optional
         Options for the fsspec file system.
 
@@ -342,7 +342,9 @@ def inspect_records(
     tokens   int64  20 of 20  0 to 9
     """
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
-        raise SchemaError(f"sample is a number of records, at least 1, or None to read all of them; got {sample!r}")
+        raise SchemaError(
+            f"sample must be a number of records, at least 1, or None to read all of them; got {sample!r}"
+        )
     checked_errors(errors, "raise", "skip")
     found = None if message is None else MessageType.of(message)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)

@@ -71,7 +71,7 @@ def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequenc
 
 def _check_ragged(name: str, feature: Feature) -> None:
     if not feature.ragged_rank and not feature.own_shapes:
-        raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: write ds[{name!r}]")
+        raise SchemaError(f"column {name!r} is {feature}, with the same shape in all rows: write ds[{name!r}]")
 
 
 def check_ragged(name: str, feature: Feature) -> None:
@@ -87,7 +87,7 @@ def _checked_lengths(length: int | Sequence[int], name: str, feature: Feature) -
     """Check the padded lengths, the outermost first."""
     given = (length,) if not isinstance(length, Sequence) else length
     if not all(isinstance(each, int | np.integer) for each in given):
-        raise TypeError(f"padded: length is a number of values, or a tuple of them; got {length!r:.100}")
+        raise TypeError(f"padded: length must be a number of values, or a tuple of them; got {length!r:.100}")
     lengths = tuple(map(operator.index, given))
     if len(lengths) != feature.ragged_rank:
         raise ValueError(
@@ -95,7 +95,7 @@ def _checked_lengths(length: int | Sequence[int], name: str, feature: Feature) -
             f"own: give a tuple of as many; got length={length!r}"
         )
     if min(lengths) < 0:
-        raise ValueError(f"rows are padded to no or more values; got length={length!r}")
+        raise ValueError(f"rows can only be padded to 0 or more values; got length={length!r}")
     return lengths
 
 
@@ -164,7 +164,7 @@ def _pad_chunk(
     def refuse(row: int, held: str, length: int) -> FeatureError:
         return FeatureError(
             f"feature {name!r} holds {held} where padded(length={length if len(lengths) == 1 else lengths}) takes "
-            f"{length} at the most; nothing is cut off: give a larger length",
+            f"{length} at most; rows are never cut: give a larger length",
             locate_in_chunk(source, borders, int(number[0]), row, name),
         )
 

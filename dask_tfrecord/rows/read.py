@@ -126,7 +126,7 @@ def read_rows(
         Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
         schema file, as for `Schema.read` (``"schema.pbtxt"``). By default, they come from TFDS metadata, or from what
         `to_tfrecord` stored next to the shards of an xarray Dataset; otherwise they are inferred from the first records
-        of some shards. If a `FixedLenSequenceFeature` has no length, its records are read once to find the longest.
+        of some shards. If a `FixedLenSequenceFeature` lacks a length, its records are read once to find the longest.
     sequence_features : mapping of str to feature, optional
         Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` then describe the context.
         The column ``NAME.lengths`` has the number of steps.
@@ -170,23 +170,23 @@ def read_rows(
     compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects the compression from the first bytes, not from the file name.
     errors : {"raise", "skip", "fill"}
-        What to do about records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them with rows
-        of default values: as many as were lost if an index (see `build_index`) counts them, else one per damaged range
-        of bytes. Both check all records now, in parallel on the active scheduler, so that the number of rows is exact;
-        they can't be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
-        damage. An intact record that does not match the features always raises an error, unless `value_errors` accepts
-        it.
+        Handling of records with damaged framing or CRCs. ``"raise"`` stops with an error, and ``"skip"`` drops the
+        records. ``"fill"`` replaces them with rows of default values: as many as were lost if an index lists them (see
+        `build_index`), otherwise one per damaged range of bytes. Both check all records now, in parallel on the active
+        scheduler, so that the number of rows is exact; they can't be combined with ``check_crc=False``, ``counts=None``
+        or a sequence of counts. `verify` reports the damage. An intact record that does not match the features always
+        raises an error, unless `value_errors` accepts it.
     value_errors : {"raise", "fill", "mark", "skip"} or mapping of str to these, default "raise"
-        What to do about values that have the right kind and number but can't be decoded: a truncated JPEG, bytes of the
+        Handling of values that have the right kind and number but can't be decoded: a truncated JPEG, bytes of the
         wrong length for a `RawFeature`, text that isn't UTF-8. Give one word for all columns, or a mapping by column.
         ``"skip"`` leaves out the rows of these values. ``"fill"`` replaces the values with fill values, and in a ragged
         group also the same row of the other columns; ``"mark"`` also adds a column ``NAME.valid``, which is False for
         filled values. The columns are decoded now, in parallel on the active scheduler, so that the number of rows is
         exact; with `filters`, the columns that they compare come first, and the others are decoded for the rows that
-        remain. A log entry counts the values that were filled or left out, and gives the first error. Can't be combined
-        with ``counts=None``.
+        remain. A log entry lists how many values were filled or left out, and the first error. Can't be combined with
+        ``counts=None``.
     fill_values : mapping of str to value, optional
-        Values for the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature has no
+        Values for the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature lacks a
         ``default_value``, or to override it.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
@@ -222,9 +222,9 @@ def read_rows(
     if isinstance(urlpath, Mapping) and isinstance(features, str | os.PathLike | list):
         raise TypeError(f"the path comes before the features: write dtf.read_tfrecord({features!r:.200}, features)")
     if not isinstance(check_crc, bool):
-        raise TypeError(f"check_crc is True or False; got {check_crc!r:.100}")
+        raise TypeError(f"check_crc must be True or False; got {check_crc!r:.100}")
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise TypeError(f"storage_options is a dict of options of fsspec; got {storage_options!r:.100}")
+        raise TypeError(f"storage_options must be a dict of fsspec options; got {storage_options!r:.100}")
     rows_or_bytes = checked_chunks(chunks, counted=counts is not None)
     _check_columns(columns)
     tolerated = checked_modes(value_errors, counts)
@@ -412,9 +412,9 @@ def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> N
 
 def _check_columns(columns: Sequence[str] | None) -> None:
     if isinstance(columns, str):
-        raise SchemaError(f"columns is a list of names; got the string {columns!r}: write columns=[{columns!r}]")
+        raise SchemaError(f"columns must be a list of names; got the string {columns!r}: write columns=[{columns!r}]")
     if columns is not None and len(set(columns)) < len(columns):
-        raise SchemaError(f"columns are picked once each; got {list(columns)}")
+        raise SchemaError(f"each column can be picked only once; got {list(columns)}")
 
 
 def _check_together(
@@ -427,7 +427,7 @@ def _check_together(
 ) -> None:
     """Check `errors=` and `partitioning=`, and refuse options that they do not work with."""
     if partitioning not in (None, "hive"):
-        raise ValueError(f"partitioning is None or 'hive'; got {partitioning!r}")
+        raise ValueError(f"partitioning must be None or 'hive'; got {partitioning!r}")
     if partitioning is not None and counts is None:
         raise ValueError("partitioning='hive' needs counted records: it cannot be combined with counts=None")
     if partitioning is not None and tolerated != "raise":
@@ -444,7 +444,7 @@ def _check_together(
         raise ValueError(f"errors={errors!r} needs counted records: it cannot be combined with counts=None")
     if not isinstance(counts, str):
         raise ValueError(
-            f"errors={errors!r} counts the intact records: counts is 'auto' or 'scan'; got {counts!r:.100}"
+            f"errors={errors!r} counts the intact records: counts must be 'auto' or 'scan'; got {counts!r:.100}"
         )
 
 
@@ -491,7 +491,7 @@ def count_records(
     if not isinstance(counts, str):
         return Collection.from_counts(shards, _checked_counts(counts, shards))
     if counts not in ("auto", "scan"):
-        raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
+        raise ValueError(f"counts must be 'auto', 'scan', a sequence of ints or None; got {counts!r}")
     measuring = None if schema is None else Measuring.of_remote(shards, schema)
     found, indexes = index_shards(shards, sidecars=counts == "auto", check_crc=check_crc, measuring=measuring)
     if measuring is not None:
@@ -504,9 +504,11 @@ def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:
     try:
         numbers = [operator.index(count) for count in counts]
     except TypeError:
-        raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r:.100}") from None
+        raise ValueError(f"counts must be 'auto', 'scan', a sequence of ints or None; got {counts!r:.100}") from None
     if len(numbers) != len(shards):
-        raise ValueError(f"counts is one number of records per shard, {len(shards):,} of them; got {len(numbers):,}")
+        raise ValueError(
+            f"counts must be one number of records per shard, {len(shards):,} of them; got {len(numbers):,}"
+        )
     if min(numbers, default=0) < 0:
         raise ValueError(f"counts must not be negative; got {min(numbers)}")
     # A shard with a count of 0 is never read, so a wrong count is only found here.

@@ -330,7 +330,7 @@ class Rows(HasRows):
         )
 
     def without_others(self, names: Sequence[str]) -> Rows:
-        """Return some columns, in this order, in chunks that their source has for them alone."""
+        """Return some columns, in this order, in the chunks that their source makes for reading only these."""
         rows, source = self.select_columns(names), self.stored_source
         if rows.assigned or not isinstance(source, CountedRows) or self.borders is None:
             return rows

@@ -168,11 +168,11 @@ class CountedRows(Source, ABC):
         return self
 
     def keeps_values(self, names: Sequence[str]) -> bool:
-        """Return whether reading some columns holds values in memory: False if only row splits are held."""
+        """Return whether reading some columns keeps values in memory, and not only row splits."""
         return True
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
-        """Choose ragged columns whose row lengths give the lengths of all."""
+        """Choose as few ragged columns as give the row lengths of all."""
         return names
 
     def encoded(self, names: Sequence[str]) -> CountedRows:
@@ -184,7 +184,7 @@ class CountedRows(Source, ABC):
         return self
 
     def borders_of(self, names: Sequence[str], borders: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return chunk borders for some columns that are read without the others; `borders` belong to all."""
+        """Return the chunk borders for reading only some columns; `borders` are for all columns."""
         return borders
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
@@ -435,11 +435,11 @@ class RecordSource(CountedRows):
         return replace(self, decoder=size_decoder(self.decoder), token=f"{self.token}-sized")
 
     def keeps_values(self, names: Sequence[str]) -> bool:
-        """Return whether reading some columns holds values in memory: False if only row splits are held."""
+        """Return whether reading some columns keeps values in memory, and not only row splits."""
         return self.decoder.keeps_values(names)
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
-        """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""
+        """Choose one column of each repeated message, whose fields have the same items; prefer uncompressed ones."""
         if self.decoder.schema.message_type is None:
             return names
         chosen: dict[str, str] = {}

@@ -175,12 +175,14 @@ def _checked_condition(given: Any) -> Condition:
     """Check one triple of a user."""
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], str):
         raise ValueError(
-            f"a filter is a tuple of column, operator and value, in a list: write [('label', '==', 3)]; got "
+            f"a filter must be a tuple of column, operator and value, in a list: write [('label', '==', 3)]; got "
             f"{given!r:.100}"
         )
     name, comparison, value = given
     if comparison not in _OPERATORS:
-        raise ValueError(f"filter of {name!r}: the operator is one of {', '.join(_OPERATORS)}; got {comparison!r:.50}")
+        raise ValueError(
+            f"filter of {name!r}: the operator must be one of {', '.join(_OPERATORS)}; got {comparison!r:.50}"
+        )
     if comparison in ("in", "not in"):
         if not isinstance(value, Iterable) or isinstance(value, str | bytes):
             raise ValueError(f"filter of {name!r}: {comparison!r} takes a list of values: write [{value!r:.100}]")
@@ -317,7 +319,7 @@ class UserMask:
         if mask.dtype != bool or mask.shape != (rows,):
             raise SchemaError(
                 f"where: expected a mask of the rows, which is a bool array of shape ({rows},); the function returned "
-                f"{mask.dtype} of shape {mask.shape}: write a comparison of each row, such as blocks['label'] > 2"
+                f"{mask.dtype} of shape {mask.shape}: compare each row, as in blocks['label'] > 2"
             )
         return mask
 
@@ -651,7 +653,7 @@ def _parse_alternatives(text: str) -> Alternatives | None:
 
 
 def parse_expressions(texts: Iterable[str]) -> Alternatives:
-    """Parse texts that all hold. Without a text the result is empty."""
+    """Parse conditions that must all hold. Without a text the result is empty."""
     parsed = list(map(parse_expression, texts))
     return [[*itertools.chain(*chosen)] for chosen in itertools.product(*parsed)] if parsed else []
 

@@ -67,7 +67,10 @@ def has_access_points(name: str) -> bool:
 def useless_index(name: str) -> str:
     """Return the reason why shards of a compression lack an index."""
     others = " or ".join(each.name for each in COMPRESSIONS if each.has_access_points)
-    return f"an index of {name} data is useless, because they are read from their beginning; write {others} instead"
+    return (
+        f"an index of {name} data is useless, because these can only be read from their beginning; write {others} "
+        "instead"
+    )
 
 
 def detect_compression(head: bytes) -> str | None:
@@ -91,4 +94,4 @@ def normalize_compression(compression: object, *others: str) -> str | None:
     if isinstance(name, str) and (name in others or any(name == known.name for known in COMPRESSIONS)):
         return name
     accepted = [*map(repr, others), "None", *(repr(known.name) for known in COMPRESSIONS)]
-    raise ValueError(f"compression is one of {', '.join(accepted)}; got {compression!r}")
+    raise ValueError(f"compression must be one of {', '.join(accepted)}; got {compression!r}")

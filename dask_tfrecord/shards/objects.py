@@ -695,7 +695,7 @@ def check_files(
         raise IncompleteStoreError(
             f"{len(wrong):,} of {len(expected):,} files differ from what their tasks wrote: "
             f"{', '.join(wrong[:_MAX_NAMES])}{more}. Another program changed them, or the workers write to a file "
-            f"system that this process does not share; write to a path that all of them reach"
+            f"system that this process does not share; write to a path that all of them can reach"
         )
 
 

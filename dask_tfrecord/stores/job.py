@@ -485,7 +485,7 @@ class Job:
             )
 
     def _fixed_parts(self, plan: JobPlan) -> int | None:
-        """Return the number of parts that the first part has fixed."""
+        """Return the number of parts, which the first part has fixed."""
         path = self._path(f"number-{plan.token}")
         data = self._objects.get([path])[path]
         if data is not None and not (data.isdigit() and 0 < int(data[:_DIGITS]) <= _MOST_PARTS):
@@ -583,7 +583,7 @@ def _in_this_process() -> AbstractContextManager[object]:
 
 
 def _environment() -> str:
-    """Return what has to be the same in all parts."""
+    """Return the version and the Python that must be the same in all parts."""
     version = getattr(dask_tfrecord, "__version__", "from a source folder")
     return f"dask_tfrecord {version} on Python {'.'.join(platform.python_version_tuple()[:2])}"
 
@@ -629,4 +629,4 @@ def check_begin(parts: int | None, options: Mapping[str, Any]) -> None:
     if parts is not None:
         check_number("parts", parts, 1)
     if not options["compute"]:
-        raise ValueError("begin writes no row, write does: leave compute out")
+        raise ValueError("begin writes no rows, because write does: leave out compute=")

@@ -139,7 +139,7 @@ class OwnerCheck:
     asked: float = field(default_factory=time.time)
 
     def is_due(self) -> bool:
-        """Return whether it is time to ask, which counts as asked."""
+        """Return whether it is time to ask again; True counts as asked."""
         now = time.time()
         if abs(now - self.asked) <= limits().owner_check:
             return False
@@ -242,7 +242,7 @@ class Journal:
             self.check_owner(token)
             raise IncompleteStoreError(
                 "the write that this task belongs to has ended, or this worker does not share the file system of the "
-                "client; write to a path that all processes reach",
+                "client; write to a path that all processes can reach",
                 self.location,
             )
 
@@ -260,7 +260,7 @@ class Journal:
         self._change(token, added=added, unanswered=rest)
 
     def unanswered(self, token: str) -> dict[str, int]:
-        """Return what runs have published before this one whose callers were not told."""
+        """Return what earlier runs have published without telling their callers."""
         owner = self._read(self.name)
         return dict(owner.unanswered) if owner is not None and owner.token == token else {}
 

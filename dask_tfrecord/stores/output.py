@@ -38,7 +38,7 @@ def collect(reports: Sequence[Any]) -> list[Any]:
 def check_number(name: str, value: Any, least: int, of: str = "", others: str = "") -> int:
     """Return a number that a user specified; raise ValueError for others, which lists `others` that would do."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} is a number{of}, {least} or more{others}; got {value!r:.100}")
+        raise ValueError(f"{name} must be a number{of}, {least} or more{others}; got {value!r:.100}")
     return int(value)
 
 
@@ -52,7 +52,7 @@ def check_mode(mode: str, what: str, *, resume: bool = False) -> Mode:
     adds = "'a' (add columns), and append_dim='record' adds rows" if what == "the group" else "'a' (add to what exists)"
     if what == "the group" and mode in ("append", "r+"):
         adds += ": write append_dim='record' to add rows to a store"
-    raise ValueError(f"mode is 'w-' (fail if {what} exists), 'w' (replace what exists) or {adds}; got {mode!r}")
+    raise ValueError(f"mode must be 'w-' (fail if {what} exists), 'w' (replace what exists) or {adds}; got {mode!r}")
 
 
 _log = logging.getLogger(__name__)

@@ -167,7 +167,7 @@ class RowTasks:
         return counts
 
     def extra_rows_per_thread(self, rows: int, threads: int) -> float:
-        """Return how many rows a thread keeps beyond its task, which is over that many rows.
+        """Return how many rows a thread keeps in memory beyond the rows of its task.
 
         These are rows of existing chunks, or the other items of the records that items are read from.
         """
@@ -338,7 +338,7 @@ class Levels:
         return 8.0 * self.strides[0], 0.0 if self.shapes_level else 8.0 * self.axes
 
     def level_and_stride(self, suffix: str) -> tuple[int, int]:
-        """Return an array's level in its column, and its entries per item there."""
+        """Return at which level of its column an array is, and how many entries it has per item there."""
         if suffix in self.splits:
             level = self.splits.index(suffix)
             return level, self.strides[level]
@@ -350,7 +350,7 @@ class Levels:
         return items[level] * stride
 
     def fits(self, rows: int, lengths: Sequence[_Ints]) -> bool:
-        """Return whether a number of rows can have these lengths, one array a level."""
+        """Return whether a number of rows can have these lengths, one array per level."""
         if len(lengths) != len(self.strides):
             return False
         for each, stride in zip(lengths, self.strides, strict=True):
@@ -360,7 +360,7 @@ class Levels:
         return True
 
     def items(self, rows: int, every: Sequence[_Ints]) -> list[_Ints]:
-        """Return the items of each level before each of some rows, and after the last one, by the splits of levels."""
+        """Count the items at each level before each row, and after the last row, from the splits."""
         found = [np.arange(rows + 1)]
         for splits, stride in zip(every, self.strides, strict=True):
             # The first splits have one entry per row.
@@ -368,7 +368,7 @@ class Levels:
         return found
 
     def items_at(self, splits: Sequence[_Ints], row: int) -> tuple[int, ...]:
-        """Return the items of each level before a row of a block with these splits, or after its last row."""
+        """Count the items at each level before a row of a block with these splits, or after its last row."""
         found = [row]
         for ends, stride in zip(splits, self.strides, strict=True):
             found.append(int(ends[found[-1] * stride]))
@@ -384,7 +384,7 @@ class Levels:
     def to_block(
         self, feature: Feature, rows: int, splits: Sequence[_Ints], values: NDArray[Any], shapes: _Ints | None
     ) -> Block:
-        """Assemble a block of rows of splits, outermost first and each starting at 0, values, and shapes."""
+        """Assemble a block of rows from splits (the outermost first, each starting at 0), values and shapes."""
         block: Any = values
         *outer, last = splits
         if feature.is_bytes:
@@ -435,8 +435,8 @@ def check_group_lengths(
                 number = plural(int(found[row]), "item")
                 raise FeatureError(
                     f"feature {name!r} has {number}, expected {lengths[row]:,} as in {first!r}: features of group "
-                    f"{group!r} have one number of items in each record. to_zarr takes groups= without one of them, "
-                    f"and to_tfrecord takes features= with a Schema that has other groups",
+                    f"{group!r} must have the same number of items in each record. Pass to_zarr groups= without one of "
+                    "them, or to_tfrecord features= with a Schema that has other groups",
                     locate(row, name),
                 )
 
@@ -486,7 +486,7 @@ class BorderCounts:
         )
 
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
-        """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most.
+        """Divide the rows between two borders into spans of at most `most_rows` and `Limits.read_nbytes` each.
 
         The last span may exceed them by an eighth: a unit of values with the rest of its last row is read at once.
         """

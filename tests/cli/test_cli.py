@@ -260,7 +260,7 @@ def test_schema_is_inferred_from_the_records_of_where(tmp_path: Path, sample: st
     assert pasted(shown(*given, "--where", "label >= 2"))["schema"]["tokens"].ragged_rank == 1
     for arguments, reason in (
         (["--where", "label == 9"], "no record meets the conditions"),
-        (["--where", "label == 1", "--features", tmp_path / "schema.json"], "those of --features are printed"),
+        (["--where", "label == 1", "--features", tmp_path / "schema.json"], "those of --features are not inferred"),
     ):
         (tmp_path / "schema.json").write_text(dtf.infer_schema(tmp_path / "train-*.tfrecord").to_json())
         plain = run(*given[:2], *arguments)

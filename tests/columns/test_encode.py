@@ -116,11 +116,11 @@ def test_values_that_do_not_fit_are_named(feature: Any, array: Any, row: int, sa
     [
         (dtf.FixedLenFeature((), "int64"), np.zeros(2), "is of float64, which FixedLenFeature"),
         (dtf.FixedLenFeature((), "float32"), np.zeros(2, complex), "RawFeature or TensorFeature of complex128"),
-        (dtf.FixedLenFeature((2,), "float32"), np.zeros((2, 3)), r"rows of shape \(3,\) where"),
+        (dtf.FixedLenFeature((2,), "float32"), np.zeros((2, 3)), r"rows of shape \(3,\), but"),
         (dtf.FixedLenFeature((), "bytes"), np.zeros(2), "which FixedLenFeature"),
         (dtf.TextFeature(), np.zeros(2, np.int64), "is of int64, which TextFeature"),
         (dtf.ImageFeature(), np.zeros((2, 3, 3, 1), np.float32), "is of float32, which ImageFeature"),
-        (dtf.FixedLenFeature((3,), "int64"), RaggedBlock(np.arange(3), np.array([0, 3])), r"\(-1,\) where"),
+        (dtf.FixedLenFeature((3,), "int64"), RaggedBlock(np.arange(3), np.array([0, 3])), r"\(-1,\), but"),
     ],
 )
 def test_columns_that_can_not_fit_are_refused_before_a_row_is_seen(

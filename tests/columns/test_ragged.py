@@ -165,14 +165,14 @@ def test_columns_that_cannot_be_padded(every: dtf.Dataset) -> None:
     arguments: list[tuple[str, Any, type[Exception], str]] = [
         ("nested", 3, ValueError, r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"),
         ("ragged", (3, 3), ValueError, "got length="),
-        ("nested", (3, -1), ValueError, "no or more values"),
+        ("nested", (3, -1), ValueError, "0 or more values"),
         ("image", 3, SchemaError, "of arrays: batches"),
     ]
     for name, length, kind, message in arguments:
         with pytest.raises(kind, match=message):
             every.padded(name, length)
     for name in ("dense", "steps", "text", "names"):
-        with pytest.raises(SchemaError, match="of one shape in all rows"):
+        with pytest.raises(SchemaError, match="with the same shape in all rows"):
             every.ragged(name)
 
 

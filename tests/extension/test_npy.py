@@ -131,7 +131,7 @@ def test_a_killed_write_is_resumed_where_it_ended(shard: Path, tmp_path: Path) -
         before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
         to_npy(opened(shard), out, resume=True)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+    with pytest.raises(FileExistsError, match="belongs to another data set or conversion"):
         to_npy(dtf.read_tfrecord(shard, FEATURES, chunks=5), out, resume=True)
 
 

@@ -114,8 +114,8 @@ def test_a_worker_without_the_library_reports_all_that_differs(
     [missing] = [text for text in one if text.startswith("dask_tfrecord cannot be imported: ModuleNotFoundError")]
     assert one - {missing} == {
         "numpy 1.26.4 instead of " + str(report.versions["numpy"]),
-        "crc32c is missing, which the client has",
-        "s3fs is missing, which the client has: pip install 'dask-tfrecord[s3]'",
+        "crc32c is missing, but the client has it",
+        "s3fs is missing, but the client has it: pip install 'dask-tfrecord[s3]'",
     }
     [path] = set(problems) - one
     assert path.startswith(f"{tmp_path}/none.tfrecord cannot be read: FileNotFoundError")

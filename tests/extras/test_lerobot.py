@@ -170,8 +170,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
     "an odd size": ({"x": np.zeros((2, 3, 4, 3), np.uint8)}, {}, SchemaError, "even height and width: give video=None"),
     "gray": ({"x": np.zeros((2, 4, 4, 1), np.uint8)}, {}, SchemaError, "three channels"),
     "no encoder": ({"x": RECORD}, {"video": "h999"}, ValueError, "'h999' is missing from FFmpeg"),
-    "no speed": ({"x": RECORD}, {"fps": 0}, ValueError, "fps is a number, 1 or more; got 0"),
-    "half an episode": ({"x": RECORD}, {"episodes_per_file": 0.5}, ValueError, "episodes_per_file is a number"),
+    "no speed": ({"x": RECORD}, {"fps": 0}, ValueError, "fps must be a number, 1 or more; got 0"),
+    "half an episode": ({"x": RECORD}, {"episodes_per_file": 0.5}, ValueError, "episodes_per_file must be a number"),
     "no frames": ({"x": RECORD[:0]}, {}, ValueError, "there are no frames"),
     "both": ({"x": RECORD}, {"mode": "w", "resume": True}, ValueError, "pass only one of them"),
 }
@@ -209,11 +209,11 @@ def test_a_store_has_the_files_of_a_directory(robot: Path, tmp_path: Path) -> No
     files = {name.removeprefix("/robot-store/out/"): fs.cat_file(name) for name in fs.find("/robot-store/out")}
     assert files == files_in(tmp_path / "out")
     steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
-    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+    with pytest.raises(FileExistsError, match="belongs to another data set or conversion"):
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=1, resume=True)
     # Data sets of earlier formats list their tasks in another file.
     fs.rm("/robot-store/out/meta/tasks.parquet")
-    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+    with pytest.raises(FileExistsError, match="belongs to another data set or conversion"):
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
 
 
@@ -375,7 +375,7 @@ def test_an_addition_is_repeated_as_the_caller_says(place: str, tmp_path: Path) 
     small(2, 4).to_lerobot(out, **options)
     assert found() == (6, 3, [*range(8), *range(4, 8)])
     # The data set is not the one that the first call wrote.
-    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+    with pytest.raises(FileExistsError, match="belongs to another data set or conversion"):
         small(0, 2).to_lerobot(out, **{**options, "mode": "w-", "resume": True})
 
 
@@ -414,7 +414,7 @@ def test_data_sets_that_cannot_grow_are_refused(tmp_path: Path) -> None:
         (
             {"codebase_version": "v2.1"},
             UnsupportedFormatError,
-            "has format v2.1, and episodes are added to format v3.0",
+            "has format v2.1, and episodes can only be added to format v3.0",
         ),
         ({"data_path": "x.parquet"}, UnsupportedFormatError, r"data_path is 'x\.parquet'; expected"),
         ({"total_episodes": 3}, IncompleteStoreError, "the last of 3 episodes with 4 frames"),
@@ -528,7 +528,7 @@ def test_the_command(robot: Path, tmp_path: Path) -> None:
     assert info["robot_type"] == "arm" and info["fps"] == FPS and "r" in info["features"]
     assert "pose" not in info["features"] and "reward" not in info["features"]
     refused = run(*command)
-    assert refused.exit_code == 1 and "exists, of another data set" in refused.output
+    assert refused.exit_code == 1 and "belongs to another data set" in refused.output
     shown(*command, "--images", "--overwrite", "--columns", "steps/observation/top,steps/action")
     assert read_json(out / "meta/info.json")["features"]["observation.images.top"]["dtype"] == "image"
     before = read_json(out / "meta/info.json")["total_episodes"]

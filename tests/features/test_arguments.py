@@ -58,9 +58,11 @@ def test_compression_is_accepted_in_any_case_by_commands(shard: Path, tmp_path: 
 
 def test_an_unknown_compression_is_refused(shard: Path, tmp_path: Path) -> None:
     for compression in ("zip", "snappy", 3):
-        with pytest.raises(ValueError, match=r"compression is one of 'infer', None, 'gzip', 'zlib', 'zstd'.*; got"):
+        with pytest.raises(
+            ValueError, match=r"compression must be one of 'infer', None, 'gzip', 'zlib', 'zstd'.*; got"
+        ):
             dtf.read_tfrecord(shard, compression=compression)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"compression is one of None, 'gzip', 'zlib', 'zstd'.*; got 'infer'"):
+    with pytest.raises(ValueError, match=r"compression must be one of None, 'gzip', 'zlib', 'zstd'.*; got 'infer'"):
         dtf.copy_tfrecord(shard, tmp_path / "copy.tfrecord", compression="infer")
 
 
@@ -91,8 +93,8 @@ def test_chunks_of_a_store_that_are_no_number_and_no_size(shard: Path, option: s
     ds = dtf.read_tfrecord(shard)
     with pytest.raises(ValueError) as caught:
         ds.plan_zarr(**{option: value})
-    assert str(caught.value) == f"{option} is {expected}; got {value!r}"
-    with pytest.raises(ValueError, match=rf"{option}\['x'\] is a number of rows, 1 or more; got \(2, 2\)"):
+    assert str(caught.value) == f"{option} must be {expected}; got {value!r}"
+    with pytest.raises(ValueError, match=rf"{option}\['x'\] must be a number of rows, 1 or more; got \(2, 2\)"):
         ds.plan_zarr(**{option: {"x": (2, 2)}})
 
 
@@ -105,9 +107,9 @@ def test_the_command_refuses_chunks_as_wrong_usage(shard: Path, tmp_path: Path, 
 
 
 def test_a_component_that_is_no_string_is_refused(shard: Path, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="component is the path of a group within the store, a string; got 3"):
+    with pytest.raises(TypeError, match="component must be the path of a group within the store, a string; got 3"):
         dtf.read_tfrecord(shard).to_zarr(tmp_path / "store.zarr", component=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="component is the path of a group within the store, a string; got 3"):
+    with pytest.raises(TypeError, match="component must be the path of a group within the store, a string; got 3"):
         dtf.from_zarr(tmp_path / "store.zarr", component=3)  # type: ignore[arg-type]
 
 

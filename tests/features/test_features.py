@@ -90,7 +90,7 @@ def test_schemas_round_trip(schema: dtf.Schema) -> None:
         ("FixedLenFeature", [(), "float32", "1"], "default value '1' cannot be stored as float32"),
         ("FixedLenFeature", [(), "bytes", 1], "default value 1 cannot be stored as bytes"),
         ("VarLenFeature", ["int64", (4,)], "one argument too many"),
-        ("FixedLenSequenceFeature", [(0,), "int64", True], "steps of no values"),
+        ("FixedLenSequenceFeature", [(0,), "int64", True], "steps without values"),
         ("FixedLenSequenceFeature", [(), "int64", True, [1, 2]], "has 2 values; expected one"),
         ("SparseFeature", ["ix", "v", "float32", (1, 2)], "one size for each index key"),
         ("SparseFeature", [[], "v", "float32", ()], "one size for each index key"),
@@ -99,9 +99,9 @@ def test_schemas_round_trip(schema: dtf.Schema) -> None:
         ("RaggedFeature", ["int64", None, ["lens"]], r"expected a partition, for example RowLengths\(key\)"),
         ("RawFeature", [(2,), "O"], "expected a numeric or bool dtype"),
         ("RawFeature", [(2,), "S3"], "expected a numeric or bool dtype"),
-        ("RawFeature", [(-1, 2, -1), "int8"], "determines one open size"),
+        ("RawFeature", [(-1, 2, -1), "int8"], "determines only one open size"),
         ("RawFeature", [(2, -2), "int8"], "expected known, non-negative sizes"),
-        ("RawFeature", [(-1, 0), "int8"], "rows of no bytes"),
+        ("RawFeature", [(-1, 0), "int8"], "rows without bytes"),
         ("RawFeature", [(2,), np.longdouble], "is not portable"),
         ("TensorFeature", [(2,), ">f4"], "one byte order"),
         ("TensorFeature", [(2,), "U3"], "expected a numeric or bool dtype"),
@@ -172,7 +172,7 @@ def test_of_many_names_a_bounded_number_that_begin_alike_are_compared(monkeypatc
 def test_error_for_an_empty_list_recommends_a_default(tmp_path: Path) -> None:
     path = tmp_path / "texts.tfrecord"
     dtf.to_tfrecord({"text": [[b"a"], []]}, path, features={"text": dtf.VarLenFeature("bytes")})
-    with pytest.raises(dtf.FeatureError, match=r"record 1 .* holds 0 values where .* takes 1; a default_value fills"):
+    with pytest.raises(dtf.FeatureError, match=r"record 1 .* holds 0 values, but .* takes 1; a default_value fills"):
         dtf.read_tfrecord(path, {"text": dtf.TextFeature()}).compute()
     assert dtf.read_tfrecord(path, {"text": dtf.TextFeature(default_value="")})["text"].compute().tolist() == ["a", ""]
 

@@ -361,7 +361,7 @@ def test_all_records_are_read_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sample", [0, -1, True, 1.5, "all"])
 def test_invalid_samples(tmp_path: Path, sample: Any) -> None:
-    with pytest.raises(SchemaError, match="sample is a number of records"):
+    with pytest.raises(SchemaError, match="sample must be a number of records"):
         infer_schema(write(tmp_path, [[example(a=[1])]]), sample=sample)
 
 

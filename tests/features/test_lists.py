@@ -123,7 +123,7 @@ def at_item(number: int, key: str, change: Callable[[Any], object]) -> Callable[
 
 
 ERRORS: dict[str, Callable[[ExampleListWithContext], object]] = {
-    "feature 'examples/scores' in item 2 holds 3 values where FixedLenFeature((2,), 'float32') takes 2": at_item(
+    "feature 'examples/scores' in item 2 holds 3 values, but FixedLenFeature((2,), 'float32') takes 2": at_item(
         2, "scores", lambda feature: feature.float_list.value.append(1)
     ),
     "feature 'examples/pixels' in item 1 is missing, and RawFeature((2, 2), 'uint8') needs it; other items of": (
@@ -223,13 +223,13 @@ def test_arguments(shards: list[str]) -> None:
     for options, message in (
         ({"sequence_features": {}, "example_features": {}}, "give one of them"),
         ({"example_features": steps}, r"FixedLenSequenceFeature.* is not supported in example_features.*VarLenFe"),
-        ({"example_features": ["label"]}, "example_features is a mapping of names to features"),
+        ({"example_features": ["label"]}, "example_features must be a mapping of names to features"),
     ):
         with pytest.raises(SchemaError, match=message):
             dtf.read_tfrecord(shards, {}, **options)
     with pytest.raises(SchemaError, match="'examples/x' is in both features and example_features"):
         Schema({"examples/x": dtf.TextFeature()}, example_features={"x": dtf.TextFeature()})
-    with pytest.raises(SchemaError, match="group 'examples' is that of the items"):
+    with pytest.raises(SchemaError, match="group 'examples' is reserved for the items"):
         Schema({"a": dtf.VarLenFeature("int64")}, example_features={}, groups={"examples": ["a"]})
     schema = Schema(CONTEXT, example_features=ITEM)
     assert schema.message == "ExampleListWithContext" and schema.sequence_features is None

@@ -135,7 +135,7 @@ def test_arrays_of_each_class_and_kind_of_key(feature: Any, tmp_path: Path) -> N
 def test_a_fixed_number_of_values_has_no_keys_for_sizes() -> None:
     with pytest.raises(SchemaError, match=r"write VarLenFeature\('float32', shape=\('h', 5\)\)"):
         dtf.FixedLenFeature(("h", 5), "float32")  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match="arrays of times have one open size"):
+    with pytest.raises(SchemaError, match="arrays of times may have only one open size"):
         dtf.VarLenFeature("datetime64[s]", shape=("h", "w"))
 
 

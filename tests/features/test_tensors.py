@@ -95,7 +95,7 @@ def test_a_tensor_of_more_dimensions_than_numpy_has_is_refused_by_name(tmp_path:
         write_oracle(path, [example(t=[made.header("float32", [1] * axes) + one])])
         with pytest.raises(SchemaError, match=f"TensorFeature: expected at most 63 axes, .* got {axes}"):
             dtf.TensorFeature((size,) * axes, "float32")
-        with pytest.raises(FeatureError, match=r"a: record 0 \(byte 0\): feature 't' holds .*where TensorFeature"):
+        with pytest.raises(FeatureError, match=r"a: record 0 \(byte 0\): feature 't' holds .*, but TensorFeature"):
             dtf.read_tfrecord(path, {"t": dtf.TensorFeature((1,), "float32")}).compute()
         # No suggestion that would be refused.
         assert "TensorFeature" not in str(dtf.inspect_records(path))

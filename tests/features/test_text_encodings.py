@@ -49,7 +49,7 @@ def test_steps_nested_rows_and_defaults_have_the_encoding(tmp_path: Path) -> Non
 
 def test_errors_name_the_encoding(tmp_path: Path) -> None:
     path = write(tmp_path, [b"ok", b"\xe4"])
-    with pytest.raises(dtf.FeatureError, match=r"record 1 .*feature 't' is not valid ascii where TextFeature"):
+    with pytest.raises(dtf.FeatureError, match=r"record 1 .*feature 't' is not valid ascii, but TextFeature"):
         dtf.read_tfrecord(path, {"t": dtf.TextFeature(encoding="ascii")}).compute()
     rows = {"t": np.array(["ok", "日"], np.dtypes.StringDType())}
     with pytest.raises(dtf.FeatureError, match=r"record 1: feature 't' holds '日', for which iso8859-1 has no bytes"):

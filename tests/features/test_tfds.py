@@ -160,7 +160,7 @@ def test_nested_names_and_their_files_of_labels() -> None:
         ("", "Expecting value"),
         ("[]", "features.json can't be read"),
         ("[" * 100_000, "RecursionError"),
-        (json.dumps(old("Text", {})), "the outermost feature of a data set is a FeaturesDict; got text"),
+        (json.dumps(old("Text", {})), "the outermost feature of a data set must be a FeaturesDict; got text"),
         (
             json.dumps(old("FeaturesDict", {"x": old("MyFeature", {})})),
             "the storage format of class 'MyFeature' is unknown",
@@ -227,12 +227,12 @@ def test_a_slice_opens_only_its_own_files() -> None:
         (None, "a TFDS data set with 2 splits: give split=, one of 'train', 'test'"),
         ("trian", r"split 'trian' does not exist; the splits are 'train' \(7 records\), 'test' \(3 records\)"),
         ("train[:8]", "reaches past the end: there are 7 records"),
-        ("train[:101%]", "percent are from -100 to 100"),
+        ("train[:101%]", "percentages must be from -100 to 100"),
         ("train[3]", r"\[3\] is not a slice: a split is a name, NAME\[from:to\]"),
         ("train[2:2]", "holds no records"),
         ("all[:2]", "'all' can't be sliced"),
         ("train[", r"'train\[' is not a split"),
-        (3, "split is a string"),
+        (3, "split must be a string"),
     ],
 )
 def test_the_error_for_an_invalid_split_lists_the_splits(split: Any, reason: str) -> None:

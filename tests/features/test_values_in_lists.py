@@ -78,8 +78,8 @@ SHORTS = tensor_messages.header("uint16", (3,)) + tensor_messages.content(np.zer
         ),
         (PAIRS, [b"ab", b"cd", b"e"], "in value 2 holds 1 byte; .* needs 2"),
         (dtf.RawFeature((3, -1, 3), "<f4"), [bytes(48)], "holds 48 bytes; .* needs a multiple of 36"),
-        (dtf.RawFeature((2,), "int8", count=2), [b"ab"] * 3, "holds 3 values where .* takes 2"),
-        (dtf.TextFeature(count=4), [b"ab"] * 3, "holds 3 values where .* takes 4"),
+        (dtf.RawFeature((2,), "int8", count=2), [b"ab"] * 3, "holds 3 values, but .* takes 2"),
+        (dtf.TextFeature(count=4), [b"ab"] * 3, "holds 3 values, but .* takes 4"),
         (dtf.TensorFeature((3,), "int16", count=-1), [SHORTS], "in value 0 holds .*a tensor of dtype uint16"),
         (dtf.TensorFeature((2,), "uint16", count=-1), [SHORTS], r"in value 0 holds .*shape \(3,\)"),
         (
@@ -102,7 +102,7 @@ def test_combinations_without_a_meaning_are_refused() -> None:
         return dtf.RaggedFeature(dtype, partitions=partitions, values=values)
 
     for make, says in [
-        (lambda: grouped(dtf.FixedLenFeature((), "bytes")), "values is a RawFeature, TensorFeature"),
+        (lambda: grouped(dtf.FixedLenFeature((), "bytes")), "values must be a RawFeature, TensorFeature"),
         (lambda: grouped(dtf.RawFeature((-1,), "int8")), "values have one known shape"),
         (lambda: grouped(dtf.TextFeature(count=2)), "values have one known shape"),
         (lambda: grouped(dtf.TextFeature(default_value="x")), "need no default_value"),

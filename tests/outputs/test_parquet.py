@@ -93,9 +93,9 @@ def test_existing_files(tmp_path: Path) -> None:
 def test_arguments_are_checked_before_anything_is_written(golden: Path, tmp_path: Path) -> None:
     uncounted = dtf.read_tfrecord(shard(golden, "varlen"), **spec(golden, "varlen"), counts=None)
     wrong: list[tuple[dtf.Dataset, dict[str, Any], type[Exception], str]] = [
-        (numbers(), {"mode": "x"}, ValueError, "mode is 'w-'"),
+        (numbers(), {"mode": "x"}, ValueError, "mode must be 'w-'"),
         (numbers(), {"compression": "zip"}, ValueError, "compression 'zip'; did you mean 'gzip'?"),
-        (numbers()[[]], {}, SchemaError, "rows without a column"),
+        (numbers()[[]], {}, SchemaError, "rows without columns"),
         (uncounted, {}, ValueError, "rows must be counted before"),
     ]
     for ds, options, error, said in wrong:

@@ -65,7 +65,7 @@ def test_a_loop_that_fails_leaves_nothing(tmp_path: Path) -> None:
     mixed = [*samples(3), {"label": 3}]
     with pytest.raises(dtf.SchemaError, match="row 3 lacks 'name': all rows have the same names"):
         dtf.to_tfrecord(mixed, tmp_path / "some.tfrecord")
-    with pytest.raises(dtf.SchemaError, match="yields a mapping of names to values for each row; got int"):
+    with pytest.raises(dtf.SchemaError, match="must yield a mapping of names to values for each row; got int"):
         dtf.to_tfrecord(iter([1]), tmp_path / "some.tfrecord")
     with pytest.raises(dtf.SchemaError, match="has no rows"):
         dtf.to_tfrecord(iter([]), tmp_path / "some.tfrecord")

@@ -125,12 +125,12 @@ def test_padded_rows_and_their_lengths(as_dask: bool, tmp_path: Path) -> None:
     ("arrays", "features", "said"),
     [
         ({"x": np.zeros(2)}, None, "FixedLenFeature.*to round it, or .*RawFeature"),
-        ({"x": np.zeros(2, complex)}, None, "an Example cannot list"),
-        ({"x": objects([np.zeros(2), np.zeros(1)])}, None, "of float64"),
+        ({"x": np.zeros(2, complex)}, None, "an Example can't store"),
+        ({"x": objects([np.zeros(2), np.zeros(1)])}, None, "dtype float64"),
         ({"x": objects([np.zeros((2, 1)), np.zeros((1, 2))])}, None, "float64"),
         ({"x": objects([np.zeros((2, 1), "i4"), np.zeros((1, 2), "i4")])}, None, "has rows of different shapes"),
         ({"x": np.array([b"a"])}, None, "drops trailing zero bytes"),
-        ({"x": np.zeros(2, "i4"), "y": np.zeros(3, "i4")}, None, "all arrays need one number of rows"),
+        ({"x": np.zeros(2, "i4"), "y": np.zeros(3, "i4")}, None, "all arrays must have the same number of rows"),
         ({"x": np.array(3)}, None, "number of rows|axis of rows"),
         ({}, None, "at least one array"),
         ({"x": np.zeros(2, "i4")}, {"y": dtf.FixedLenFeature((), "int64")}, "no column for"),
@@ -202,11 +202,11 @@ def test_invalid_templates_are_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "x"}, "mode is"),
-        ({"compression": "snappy"}, "compression is"),
+        ({"mode": "x"}, "mode must be"),
+        ({"compression": "snappy"}, "compression must be"),
         ({"compression": "zlib", "index": True}, "write gzip"),
-        ({"records_per_shard": 0}, "records_per_shard is"),
-        ({"records_per_shard": True}, "records_per_shard is"),
+        ({"records_per_shard": 0}, "records_per_shard must be"),
+        ({"records_per_shard": True}, "records_per_shard must be"),
         ({"records_per_shard": 3}, "give a template"),
         ({"tfds": {"name": "x"}}, "tfds is a mapping"),
         ({"tfds": {"name": "x", "version": "1", "split": "train"}}, "'1' is not a valid version"),
@@ -234,7 +234,7 @@ def test_existing_shards_are_refused_or_replaced_together(tmp_path: Path) -> Non
     with pytest.raises(FileExistsError, match=r"00000-of-00003.tfrecord \(and 1 more\) exists already"):
         write(records_per_shard=4)
     for mode in ("w-", "w"):
-        with pytest.raises(FileExistsError, match="another number of shards"):
+        with pytest.raises(FileExistsError, match="a different number of shards"):
             write(records_per_shard=2, mode=mode)
     assert {name: (tmp_path / name).read_bytes() for name in everything(tmp_path)} == before
     write(records_per_shard=4, mode="w")
@@ -575,7 +575,7 @@ def test_copies_with_fewer_features(tmp_path: Path) -> None:
     write_oracle(tmp_path / "other", [b"\x08\x01\x10\x96\x01"] * 3)
     refused: list[tuple[str, Any, type[Exception], str]] = [
         ("x", ["lable"], UnknownFeatureError, "did you mean 'label'"),
-        ("x", "label", SchemaError, "list of one name"),
+        ("x", "label", SchemaError, "list with at least one name"),
         ("mixed", ["label"], FeatureError, "record 10"),
         ("other", ["label"], FeatureError, "found a protobuf message of another kind"),
     ]

@@ -91,9 +91,9 @@ def test_compression_and_other_arguments_reach_the_files(lines: Path) -> None:
         dtf.read_bag(lines / "part-1", compression=None).compute()
     with pytest.raises(ShardNotFoundError):
         dtf.read_bag(lines / "nothing")
-    with pytest.raises(ValueError, match="chunks is 'auto', 'shard'"):
+    with pytest.raises(ValueError, match="chunks must be 'auto', 'shard'"):
         dtf.read_bag(lines, chunks="many")
-    with pytest.raises(ValueError, match="decode is a function of a payload, or None; got 'json'"):
+    with pytest.raises(ValueError, match="decode must be a function of a payload, or None; got 'json'"):
         dtf.read_bag(lines, "json")  # type: ignore[arg-type]
 
 

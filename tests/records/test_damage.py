@@ -340,7 +340,7 @@ def test_a_data_set_verifies_its_files(tmp_path: Path) -> None:
     # Features are inferred from intact records.
     inferred = dtf.read_tfrecord(path, errors="skip")
     assert (list(inferred), inferred.nrows) == (["number", "text"], 3 * 395)
-    with pytest.raises(ValueError, match="not read from TFRecord files"):
+    with pytest.raises(ValueError, match="do not come from TFRecord files"):
         dtf.read_tfrecord(path, FEATURES, errors="skip").persist().verify()
 
 

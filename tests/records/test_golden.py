@@ -176,8 +176,8 @@ R = dtf.RaggedFeature
 INT, STEPS = dtf.FixedLenFeature((), "int64"), dtf.FixedLenSequenceFeature((), "int64")
 # Case, features, sequence features, message.
 MISFITS: list[tuple[str, dict[str, Any], dict[str, Any] | None, str]] = [
-    ("scalars", {"i": dtf.TextFeature()}, None, "'i' holds an int64 list where"),
-    ("scalars", {"f": dtf.RawFeature((1,), "float32")}, None, "'f' holds a float list where"),
+    ("scalars", {"i": dtf.TextFeature()}, None, "'i' holds an int64 list, but"),
+    ("scalars", {"f": dtf.RawFeature((1,), "float32")}, None, "'f' holds a float list, but"),
     ("scalars", {"I": INT}, None, "; there are 'b', 'f', 'i'"),
     ("scalars", {}, {"i": STEPS}, "the record lacks feature lists: read Examples without"),
     ("sequence_example", {}, {"token": STEPS}, "did you mean 'tokens'"),

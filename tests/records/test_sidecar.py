@@ -97,7 +97,10 @@ def test_damaged_shards_get_no_index(golden: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda path: shard_of(path, compression="zlib"), "an index of zlib data is useless, because they are read"),
+        (
+            lambda path: shard_of(path, compression="zlib"),
+            "an index of zlib data is useless, because these can only be read",
+        ),
         (lambda path: Shard("http://127.0.0.1:9/x", 1, "v", None), "cannot write an index file next to this URL"),
         (lambda path: Shard("https://127.0.0.1:9/x?s=1", 1, "v", None), "cannot write an index file next to this URL"),
     ],

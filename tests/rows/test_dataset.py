@@ -130,8 +130,8 @@ def test_it_is_a_mapping_of_dask_arrays(ds: dtf.Dataset, uncounted: dtf.Dataset,
         ("lable", UnknownFeatureError, "no column 'lable'; did you mean 'label'?"),
         (["label", "imag"], UnknownFeatureError, "no column 'imag'; did you mean 'image'"),
         ("", UnknownFeatureError, "no column ''; there are 'label', 'image', "),
-        (["label", "label"], SchemaError, "picked once each"),
-        (("label", "label"), SchemaError, "picked once each"),
+        (["label", "label"], SchemaError, "picked only once"),
+        (("label", "label"), SchemaError, "picked only once"),
         *(
             (key, TypeError, "a name, a tuple or a list of names; got")
             for key in ([3], 3, None, {"label"}, slice(3), (0, 1), np.ones(10, bool))
@@ -215,7 +215,7 @@ def test_results_belong_to_the_caller(ds: dtf.Dataset, wanted: Columns) -> None:
 @pytest.mark.parametrize("chunks", [0, -1, True, None, 1.5, "x", "", "MiB", "0 B", "-5 MiB", [3, 4], "5 rows", b"auto"])
 def test_invalid_chunks(tmp_path: Path, chunks: Any) -> None:
     """Arguments are checked before files, which do not exist here."""
-    with pytest.raises(ValueError, match=r"chunks is 'auto'|a chunk has one"):
+    with pytest.raises(ValueError, match=r"chunks must be 'auto'|a chunk has one"):
         dtf.read_tfrecord(tmp_path / "none", FEATURES, chunks=chunks)
     with pytest.raises(ValueError, match="chunks"):
         dtf.read_tfrecord(tmp_path / "none", FEATURES, chunks=chunks, counts=None)
@@ -239,11 +239,11 @@ def test_samples(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns) -> No
     for n in (-1, ROWS + 1):
         with pytest.raises(ValueError, match=f"the number of rows n is 0 to {ROWS}; got {n}"):
             ds.sample(n)
-    with pytest.raises(ValueError, match="a sample is drawn from rows that are counted"):
+    with pytest.raises(ValueError, match="only counted rows can be sampled"):
         uncounted.sample(1)
     for wrong in ("3", None, 2.5, True):
         for call in (ds.sample, ds.head, uncounted.head):
-            with pytest.raises(TypeError, match="the number of rows n is an int; got "):
+            with pytest.raises(TypeError, match="the number of rows n must be an int; got "):
                 call(wrong)
 
 
@@ -259,7 +259,7 @@ def test_rows_by_a_dask_mask(ds: dtf.Dataset, wanted: Columns) -> None:
         *((key, "a mask for 30 rows") for key in (True, [True, False])),
         *((key, "rows are picked by ints, slices") for key in ("label", None, ..., [1.5], [[1, 2]], {})),
         *((key, r"one int, slice, list or mask; got .*; ds\.rows\[\[1, 2\]\]") for key in ((1, 2), (slice(2), "x"))),
-        *((key, "a slice of rows has ints as bounds") for key in (slice("a", "b"), slice(None, 2.5))),
+        *((key, "the bounds of a slice of rows must be ints") for key in (slice("a", "b"), slice(None, 2.5))),
     ],
     ids=repr,
 )
@@ -341,7 +341,7 @@ def test_arrays_that_are_no_columns(ds: dtf.Dataset, uncounted: dtf.Dataset) -> 
         (ds, np.zeros(29), r"'x' has shape \(29,\) where 30 rows are needed"),
         (ds, ds["label"][ds["label"] > 3], "where 30 rows are needed"),
         (ds, 3, "an array with an axis of rows"),
-        (ds, ds["tokens"], "is of objects, which may be anything.*or compute the array first"),
+        (ds, ds["tokens"], "contains objects, which may be anything.*or compute the array first"),
         (ds, np.array([b"a"] * ROWS), "drops trailing zero bytes"),
         (ds, np.zeros(ROWS, "M8[s]"), "dtype datetime64"),
         (uncounted, np.zeros(ROWS), "where rows are not counted"),
@@ -397,7 +397,7 @@ WRONG: dict[str, tuple[Function, Any, str]] = {
     "fewer rows": (lambda b: {"x": b["label"][1:]}, LABEL, r"got \d rows and returned \d of 'x'"),
     "another dtype": (lambda b: {"x": b["label"].astype("f4")}, LABEL, "expected .*; got FixedLenFeature"),
     "another shape": (lambda b: {"x": b["image"]}, dtf.FixedLenFeature((3, 2), "float32"), "expected .*; got "),
-    "no such column": (lambda b: {"y": b["label"]}, LABEL, "returned no 'x', which its template has"),
+    "no such column": (lambda b: {"y": b["label"]}, LABEL, "returned no 'x', which is in its template"),
     "no dict": (lambda b: b["label"], LABEL, "returns a dict of blocks; got ndarray"),
     "nothing": (lambda b: None, LABEL, "returns a dict of blocks; got NoneType"),
     "a number": (lambda b: {"x": b["label"].sum()}, LABEL, "an array with an axis of rows"),
@@ -571,9 +571,9 @@ def test_inferred_and_given_features(folder: Path, wanted: Columns) -> None:
     ("arguments", "error", "message"),
     [
         ({"columns": ["lable"]}, UnknownFeatureError, "no feature 'lable'; did you mean 'label'?"),
-        ({"columns": "label"}, SchemaError, "columns is a list of names; got the string 'label'"),
-        ({"columns": ["label", "label"]}, SchemaError, "picked once each"),
-        ({"features": ["label"]}, SchemaError, "features is a mapping of names to features"),
+        ({"columns": "label"}, SchemaError, "columns must be a list of names; got the string 'label'"),
+        ({"columns": ["label", "label"]}, SchemaError, "picked only once"),
+        ({"features": ["label"]}, SchemaError, "features must be a mapping of names to features"),
         ({"features": {"label": "int64"}}, SchemaError, "feature 'label': expected a feature of this library or of tf"),
         ({"features": {3: LABEL}}, SchemaError, "expected a string as feature name; got 3"),
         ({"compression": "gzip"}, CorruptRecordError, "does not begin like gzip data"),
@@ -692,7 +692,7 @@ def test_names_that_rename_and_drop_refuse(tmp_path: Path) -> None:
         with pytest.raises(UnknownFeatureError, match="did you mean 'label'"):
             call()
     for mask in (np.array([True, False, True]), ds["label"] == 1, [True, False, False]):
-        with pytest.raises(TypeError, match=r"write ds\.rows\[mask\] to keep"):
+        with pytest.raises(TypeError, match=r"write ds\.rows\[mask\] to pick"):
             ds.where(mask)
     with pytest.raises(ValueError, match="is not a condition"):
         ds.where("label")

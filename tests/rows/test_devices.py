@@ -86,7 +86,7 @@ def test_inputs_and_results_of_functions_on_a_device(ds: dtf.Dataset, tmp_path: 
 
 
 def test_sparse_arrays_are_refused_with_a_remedy(ds: dtf.Dataset, tmp_path: Path) -> None:
-    message = r"'y' is sparse, of type support.Sparse: array.todense\(\), or of a dask array array.map_blocks"
+    message = r"'y' is sparse, of type support.Sparse: write array.todense\(\) to make it dense, or array.map_blocks"
     with pytest.raises(SchemaError, match=f"array {message}"):
         dtf.Dataset.from_arrays({"y": Sparse(VALUES)})
     with pytest.raises(SchemaError, match=f"array {message}"):

@@ -267,10 +267,10 @@ def test_rows_that_change_after_they_were_counted(episodes: dtf.Dataset) -> None
         (["steps/reward", "id"], (), SchemaError, "column 'id' is FixedLenFeature"),
         ("steps", ["nme"], UnknownFeatureError, "repeat: no column 'nme'; did you mean 'name'"),
         ("steps", ["steps/reward"], SchemaError, "'steps/reward' is in group and in repeat"),
-        (["steps/reward", "steps/reward"], (), SchemaError, "given once each"),
+        (["steps/reward", "steps/reward"], (), SchemaError, "can be given only once"),
         ([], (), SchemaError, "at least one column"),
-        (None, (), TypeError, "group is a name or a list of names"),
-        ("steps", 3, TypeError, "repeat is a name or a list of names"),
+        (None, (), TypeError, "group must be a name or a list of names"),
+        ("steps", 3, TypeError, "repeat must be a name or a list of names"),
     ],
 )
 def test_wrong_arguments(episodes: dtf.Dataset, group: Any, repeat: Any, kind: type[Exception], message: str) -> None:

@@ -106,7 +106,7 @@ def test_frames_that_are_refused() -> None:
     assert dtf.Dataset.from_arrays(table.to_pandas())["x"].compute().tolist() == [1]
     with dask.config.set({"dataframe.convert-string": False}):
         objects = dd.from_pandas(pd.DataFrame({"x": [b"a", b"b"]}), npartitions=1)
-        with pytest.raises(SchemaError, match="column 'x' is of objects"):
+        with pytest.raises(SchemaError, match="column 'x' contains objects"):
             dtf.Dataset.from_arrays(objects)
         ds = dtf.Dataset.from_arrays(objects, {"x": dtf.FixedLenFeature((), "bytes")})
     assert ds["x"].compute().tolist() == [b"a", b"b"]

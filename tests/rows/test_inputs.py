@@ -99,7 +99,7 @@ SURROGATE = r"'x': row 1 holds '\\ud800': a lone surrogate is not valid UTF-8"
 ROUNDED = "'x' mixes {} with floats or negative integers, and float64 rounds it"
 MISSING_TEXT = np.array(["a", None], np.dtypes.StringDType(na_object=None))
 COLUMNS: list[tuple[Any, str]] = [
-    (MASKED, r"'x' is masked in rows 1, 5, .*filled.*FixedLenFeature with a default"),
+    (MASKED, r"'x' is masked in rows 1, 5, .*filled.*FixedLenFeature and a default"),
     (da.from_array(MASKED, chunks=2), r"'x' is masked in row (1|5),"),
     (LATER, "'x' is masked in row"),
     ([MASKED[:2], MASKED[2:4]], "'x': row 0 is masked"),
@@ -110,7 +110,10 @@ COLUMNS: list[tuple[Any, str]] = [
     ([(1 << 53) + 1, 0.5], ROUNDED.format("9007199254740993")),
     ([-1, 1 << 63], ROUNDED.format("9223372036854775808")),
     ([[1], [-1, 1 << 63]], ROUNDED.format("9223372036854775808")),
-    (da.from_array(objects([b"a"]), chunks=1), r"'x' is of objects.*features=\{name: FixedLenFeature\(\(\), 'bytes'"),
+    (
+        da.from_array(objects([b"a"]), chunks=1),
+        r"'x' contains objects.*features=\{name: FixedLenFeature\(\(\), 'bytes'",
+    ),
     ([[1, [2]], [3]], "'x': row 0 mixes values and lists"),
     ([[1], 2], "'x' mixes int and list: give it values of one type"),
     ([1, None], "'x' has missing values in row 1, .*fillna"),
@@ -199,9 +202,9 @@ def test_columns_that_are_added_are_refused_too() -> None:
         ),
         ([[1], [2, 1 << 25 | 1]], FLOATS, "row 1 holds 33554433"),
         ([0.5], NUMBER, r"float64, which FixedLenFeature.*int64.* does not hold"),
-        ([[[1, 2], [3]], [], [[4]]], None, r"'x' has nested rows, which an Example cannot list.*sequence_features="),
+        ([[[1, 2], [3]], [], [[4]]], None, r"'x' has nested rows, which an Example can't store.*sequence_features="),
         (da.from_array(np.array(["a", "\ud800"]), chunks=1), None, r"'x': row 0 holds '\\ud800'"),
-        ([1], ["x"], r"features is a mapping.*got \['x'\]; columns= picks"),
+        ([1], ["x"], r"features must be a mapping.*got \['x'\]; columns= picks"),
     ],
 )
 def test_records_refuse(tmp_path: Path, given: Any, feature: Any, said: str) -> None:
@@ -329,7 +332,7 @@ def test_lists_and_objects_take_the_dtype_of_their_feature(
 
 def test_the_advice_for_floats_works_as_it_is_given(tmp_path: Path) -> None:
     for rows in ([0.5, 1.5], [[0.5, 1], [2, 3]], [[0.5], [1.5, 2]], [[[0.5, 1]], [[1, 2], [3, 4]]]):
-        with pytest.raises(SchemaError, match="float64, and an Example lists float32") as caught:
+        with pytest.raises(SchemaError, match="float64, but an Example stores float32") as caught:
             dtf.to_tfrecord({"x": rows}, tmp_path / "x")
         for advice in str(caught.value).split("{'x': ")[1:]:
             feature = eval(advice.split("}")[0], vars(dtf))

@@ -165,7 +165,7 @@ def test_listed_integers_are_compared_as_integers(dtype: str, listed: list[Any])
         ([], ValueError, "a list of triples"),
         ([("label", "==")], ValueError, "a tuple of column, operator and value"),
         ([[("label", "==", 1)], ("label", "==", 2)], ValueError, "a tuple of column, operator and value"),
-        ([("label", "~", 1)], ValueError, "the operator is one of"),
+        ([("label", "~", 1)], ValueError, "the operator must be one of"),
         ([("label", "in", 1)], ValueError, "takes a list of values"),
         ([("labl", "==", 1)], UnknownFeatureError, "did you mean 'label'"),
         ([("len(token)", "==", 1)], UnknownFeatureError, "did you mean 'tokens'"),
@@ -190,7 +190,7 @@ def test_refused_functions(files: Path) -> None:
         ds.where(lambda blocks: blocks["x"], columns=["x"])
     with pytest.raises(SchemaError, match="at least one column"):
         ds.where(lambda blocks: True, columns=[])
-    with pytest.raises(TypeError, match="filters name theirs"):
+    with pytest.raises(TypeError, match="conditions name their columns"):
         ds.where([("label", "==", 1)], columns=["label"])
     with pytest.raises(KeyError) as caught:
         ds.where(lambda blocks: blocks["x"], columns=["label"])

@@ -169,10 +169,10 @@ def test_stores(shards: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"past": -1}, ValueError, "past is an int from 0 on"),
-        ({"future": -1}, ValueError, "future is an int from 0 on"),
-        ({"stride": 0}, ValueError, "stride is an int from 1 on"),
-        ({"pad": "wrap"}, ValueError, "pad is 'edge', 'zero' or 'drop'"),
+        ({"past": -1}, ValueError, "past must be an int from 0 on"),
+        ({"future": -1}, ValueError, "future must be an int from 0 on"),
+        ({"stride": 0}, ValueError, "stride must be an int from 1 on"),
+        ({"pad": "wrap"}, ValueError, "pad must be 'edge', 'zero' or 'drop'"),
         ({"group": "step"}, UnknownFeatureError, "no group or column 'step'"),
         ({"group": "id"}, SchemaError, "have no items"),
     ],

@@ -203,9 +203,9 @@ def test_finish_finds_files_that_were_lost_or_changed(writer: Writer, ds: dtf.Da
 @every_writer
 def test_what_other_programs_cannot_read_is_refused(writer: Writer, ds: dtf.Dataset, tmp_path: Path) -> None:
     for wrong in (0, True, 1.5):
-        with pytest.raises(ValueError, match="parts is a number, 1 or more"):
+        with pytest.raises(ValueError, match="parts must be a number, 1 or more"):
             writer.begin(ds, tmp_path / "job", parts=wrong)
-    with pytest.raises(ValueError, match="leave compute out"):
+    with pytest.raises(ValueError, match="leave out compute="):
         writer.begin(ds, tmp_path / "job", compute=False)
     with pytest.raises(ValueError, match="pass only one"):
         writer.begin(ds, tmp_path / "job", mode="w", resume=True)

@@ -57,7 +57,7 @@ def test_an_existing_group_is_refused_before_a_row_is_read(ds: dtf.Dataset, stor
     with pytest.raises(FileExistsError, match=r"store\.zarr exists: mode='w' replaces it"):
         ds.to_zarr(store)
     for compressors in ("no codec", 5, {"label": {"name": "zstdd"}}):
-        with pytest.raises(ValueError, match=r"compressors are 'auto'|zarr cannot create array 'label' of"):
+        with pytest.raises(ValueError, match=r"compressors must be 'auto'|zarr cannot create array 'label' of"):
             ds[["label"]].to_zarr(store, mode="w", compressors=compressors)
     assert files_in(store) == before
     dtf.from_zarr(store.with_name("three")).to_zarr(store, mode="w")
@@ -486,9 +486,9 @@ OTHERS: dict[str, tuple[Callable[[dtf.Dataset], dtf.Dataset], str]] = {
         r"feature 'label' was FixedLenFeature\(.*int64\) and now is .*int32\)",
     ),
     "rows": (lambda ds: ds.rows[:-1], "the number of records was 120 and now is 119"),
-    "order": (lambda ds: ds.rows[::-1], r"other rows are read, or in another way: rows\[…\]"),
+    "order": (lambda ds: ds.rows[::-1], r"different rows are read, or in a different way: rows\[…\]"),
     "function": (lambda ds: ds.map_blocks(dict), "0 functions were passed to map_blocks and now are 1"),
-    "kept": (lambda ds: ds.persist(), "other rows"),
+    "kept": (lambda ds: ds.persist(), "different rows"),
 }
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"chunks": 8}, "chunks was 7 and now is 8"),

@@ -103,7 +103,7 @@ def test_names_of_compressions(tmp_path: Path) -> None:
     for unusable in ("gzip", "zstd", "infer", "Upper", "a b"):
         with pytest.raises(ValueError, match="expected an unused name"):
             dtf.register_compression(dtf.ShardCompression(unusable, plain, taken.decompressor, taken.compressor))
-    with pytest.raises(ValueError, match=r"compression is one of None, 'gzip', 'zlib', 'zstd'.*; got 'lzma'"):
+    with pytest.raises(ValueError, match=r"compression must be one of None, 'gzip', 'zlib', 'zstd'.*; got 'lzma'"):
         dtf.to_tfrecord({"x": [1]}, tmp_path / "x.tfrecord", compression="lzma")
 
 

@@ -125,7 +125,7 @@ def test_lost_records_have_the_directory_of_their_shard(logs: Path) -> None:
 
 
 def test_what_cannot_be_read_so_is_an_error(logs: Path) -> None:
-    with pytest.raises(ValueError, match="partitioning is None or 'hive'"):
+    with pytest.raises(ValueError, match="partitioning must be None or 'hive'"):
         dtf.read_tfrecord(logs, FEATURES, partitioning="spark")
     with pytest.raises(ValueError, match="counts=None"):
         read(logs, counts=None)

@@ -144,7 +144,7 @@ def test_arguments_that_are_not_paths() -> None:
             find_shards(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="int: 5"):
         find_shards(["a", 5])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="compression is one of"):
+    with pytest.raises(ValueError, match="compression must be one of"):
         find_shards("x", compression="zip")
 
 
@@ -443,7 +443,7 @@ def test_unwritable_targets(here: Path) -> None:
         open_sink("nowhere/x")
     with pytest.raises(IsADirectoryError, match="this is a directory"):
         open_sink("d")
-    with pytest.raises(ValueError, match="compression is one of"):
+    with pytest.raises(ValueError, match="compression must be one of"):
         open_sink("x", "infer")
     assert [path.name for path in here.iterdir()] == ["d"]
 

@@ -461,7 +461,7 @@ def test_errors_name_the_shard(tmp_path: Path, output: str) -> None:
     group: Any = zarr.open_group(store, mode="r", path=component, storage_options=options)
     byte = 6 * (16 + len(example(k=[1, 1], other=[1])))
     for read in (lambda: group["k"][:], dtf.from_zarr(store, component=component, storage_options=options).compute):
-        with pytest.raises(FeatureError, match="feature 'k' holds 3 values where") as raised:
+        with pytest.raises(FeatureError, match="feature 'k' holds 3 values, but") as raised:
             read()
         assert raised.value.place == Location(f"{tmp_path}/2", 6, byte, "k")
     assert group["k"][:22].tolist() == [[1, row % 8] if row % 8 != 6 else [1, 2] for row in range(22)] or compression
@@ -521,7 +521,7 @@ def test_the_codec() -> None:
     assert array[:].tolist() == [1, 2]
     with pytest.raises(NotImplementedError, match="to_tfrecord writes"):
         array[:] = 3
-    with pytest.raises(ValueError, match="part is one of rows, values;"):
+    with pytest.raises(ValueError, match="part must be one of rows, values;"):
         replace(codec, part="rest")
 
 
@@ -676,7 +676,7 @@ def test_icechunk_grows_by_commits(tmp_path: Path) -> None:
         for append_dim, error, said in (
             (None, FileExistsError, "append_dim='record' adds"),
             ("record", ValueError, "already refers to"),
-            ("row", ValueError, "append_dim is 'record'"),
+            ("row", ValueError, "append_dim must be 'record'"),
         ):
             with pytest.raises(error, match=said):
                 parts[1].to_icechunk(session, component="train", append_dim=append_dim)

@@ -164,7 +164,9 @@ def test_the_command_adds_columns(tmp_path: Path) -> None:
     shown("to-zarr", shard, store, "--add-columns", "--resume")
     found = dtf.from_zarr(store).compute()
     assert as_lists(found) == {"x": [*range(5)], "z": [*range(0, 15, 3)], "y": [*range(0, 10, 2)]}
-    assert "holds all of these columns: nothing is left to add" in shown("to-zarr", shard, store, "--add-columns")
+    assert "already contains all of these columns: nothing is left to add" in shown(
+        "to-zarr", shard, store, "--add-columns"
+    )
     wrong = run("to-zarr", shard, store, "--add-columns", "--append")
     assert wrong.exit_code == 2 and "--add-columns adds columns to the store" in wrong.stderr
 

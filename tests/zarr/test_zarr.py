@@ -282,13 +282,13 @@ def test_stores_and_their_components(few: dtf.Dataset, tmp_path: Path, kind: str
     ("options", "said"),
     [
         *(({"component": component}, "within the store") for component in ("..", "a/../..", "./a")),
-        ({"mode": "r+"}, "mode is 'w-'"),
+        ({"mode": "r+"}, "mode must be 'w-'"),
         ({"mode": "w", "resume": True}, "pass only one of them"),
         ({"chunks": 4, "shards": 6}, "6 rows are not a multiple of 4"),
         ({"chunks": {"label": 4}, "shards": {"label": 6}}, "6 rows are not a multiple of 4"),
         ({"chunks": {"label": 4, "text": 6}}, "4 rows of 'label' do not divide 6 of 'text'"),
         ({"shards": {"ragged.values": 6}}, r"chunks=\{'ragged.values'"),
-        ({"memory_limit": 0}, "memory_limit is a number of bytes"),
+        ({"memory_limit": 0}, "memory_limit must be a number of bytes"),
     ],
     ids=str,
 )
@@ -296,7 +296,7 @@ def test_invalid_options(few: dtf.Dataset, tmp_path: Path, options: dict[str, An
     with pytest.raises(ValueError, match=said):
         few.to_zarr(tmp_path / "store.zarr", **options)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(TypeError, match="store is a path"):
+    with pytest.raises(TypeError, match="store must be a path"):
         few.to_zarr(None)  # type: ignore[arg-type]
 
 

@@ -213,8 +213,8 @@ TWO = ["steps/action", "steps/reward"]
         ({"x": ["label", "tokens"]}, SchemaError, "the rows of 'label' are not ragged"),
         ({"a": ["tokens"], "b": ["tokens"]}, SchemaError, "'tokens' is in group 'a' and again in group 'b'"),
         ({"tokens": TWO}, SchemaError, "group 'tokens' has the name of a feature"),
-        ({"": "steps"}, SchemaError, "a group is a name with a list of features"),
-        ({"x": []}, SchemaError, "a group is a name with a list of features"),
+        ({"": "steps"}, SchemaError, "a group must be a name with a list of features"),
+        ({"x": []}, SchemaError, "a group must be a name with a list of features"),
         ("steps", TypeError, "groups maps names"),
     ],
 )

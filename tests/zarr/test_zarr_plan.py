@@ -246,7 +246,7 @@ def test_a_conversion_beyond_the_memory_limit_is_refused(tmp_path: Path) -> None
         # 300 MiB whatever is written; two threads, three times 50 MiB and what they read.
         assert plan.memory.unit_nbytes == 400 * (1 << 17) == 50 * MIB
         assert plan.memory.peak_nbytes == 300 * MIB + 2 * (3 * 50 * MIB + plan.memory.read_nbytes)
-        said = r"of its 450.00 MiB. Units of rows may take.*chunks=.* Raise the memory limit to 732 MiB"
+        said = r"and has 450.00 MiB. Units of rows may take.*chunks=.* Raise the memory limit to 732 MiB"
         with pytest.raises(ValueError, match=said):
             plan.to_zarr(tmp_path / "store.zarr")
         with pytest.raises(ValueError, match=said):
@@ -515,7 +515,7 @@ def test_axes_have_the_names_given(labelled: dtf.Dataset, tmp_path: Path) -> Non
         ({"image": "hwc"}, "tuple of names, one for each axis; got 'hwc'"),
         ({"boxes": (1,)}, r"tuple of names, one for each axis; got \(1,\)"),
         ({"boxes": ("",)}, "tuple of names"),
-        ({"image": ("x", "y", "x")}, "gives two axes of one array the same name"),
+        ({"image": ("x", "y", "x")}, "gives two axes of an array the same name"),
         ({"image": ("height", "width", "c"), "depth": ("width", "height")}, "'width' has length 3 in 'image' and len"),
         ({"boxes": ("depth.dim_2",)}, "'depth.dim_2' has length .* in 'depth' and length .* in 'boxes'"),
         ({"boxes": ("kinds.row_splits",)}, "'kinds.row_splits' is an array of the group, which xarray would read as"),

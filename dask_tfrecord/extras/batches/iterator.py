@@ -226,16 +226,16 @@ class BatchIterator(Iterator[Batch]):
         self._prefetch = checked_integer("prefetch", given["prefetch"], 1)
         self._seed_given = seed is not None
         if not mixed[0].names:
-            raise SchemaError("batches have at least one column; the data set has none")
+            raise SchemaError("batches need at least one column; the data set has none")
         _check_shuffle(shuffle)
         if not isinstance(drop_remainder, bool):
-            raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
+            raise TypeError(f"drop_remainder must be True or False; got {drop_remainder!r:.100}")
         size = checked_integer("batch_size", batch_size, 1)
         part = _checked_shard(given["shard"])
         if not self._seed_given and shuffle and part[1] > 1:
-            raise ValueError("shards of one epoch need the same seed: give seed=")
+            raise ValueError("shards of an epoch must share a seed: give seed=")
         if choices is not None and not choices.seed_given and part[1] > 1:
-            raise ValueError("shards of one mixture need the same choices: give seed= to sample_from_datasets")
+            raise ValueError("shards of a mixture must share its choices: give seed= to sample_from_datasets")
         paddings = column_paddings(given["pad"], mixed[0].schema)
         images = images_of(mixed)
         stored = [rows.encoded(tuple(images)) if images else rows for rows in mixed]
@@ -269,7 +269,7 @@ class BatchIterator(Iterator[Batch]):
         """Divide the rows into units, and choose the window."""
         given = None if window is None else checked_integer("window", window, 1, _MAX_WINDOW)
         if given is not None and not shuffle:
-            raise ValueError('window= is an option of shuffle="window" and shuffle="full"')
+            raise ValueError('window= needs shuffle="window" or shuffle="full"')
         choices, rows = self._choices, mixed[0]
         if rows.nrows is None:
             if shuffle == "full" or shard[1] > 1:
@@ -307,7 +307,7 @@ class BatchIterator(Iterator[Batch]):
 
         def __getitem__(self, key: object) -> Any:
             size = self._mixer.batch_size
-            raise TypeError(f"batches are made one after the other: write next(ds.batches({size})) for the first one")
+            raise TypeError(f"batches are made one after the other: write next(ds.batches({size})) for the first batch")
 
         def __len__(self) -> int:
             _join_torch()
@@ -336,9 +336,11 @@ class BatchIterator(Iterator[Batch]):
         """Return an iterator over the rows of a worker: workers divide them, as shards do."""
         order, number = self._mixer.order, worker.num_workers
         if order.nrows is None:
-            raise ValueError("workers divide rows that are counted: open with counts='auto', or give num_workers=0")
+            raise ValueError("workers can divide only counted rows: open with counts='auto', or give num_workers=0")
         if self._position != Position():
-            raise ValueError("workers begin with the first batch: load the state of a StatefulDataLoader instead")
+            raise ValueError(
+                "workers always start with the first batch: load the state of a StatefulDataLoader instead"
+            )
         # All workers of a loop have this seed, and the workers of the next loop another one.
         seed = order.seed if self._seed_given or not order.shuffle else int(worker.seed - worker.id)
         shard = order.shard[0] * number + worker.id, order.shard[1] * number
@@ -375,7 +377,7 @@ class BatchIterator(Iterator[Batch]):
                 self._copier = self._copier or batch_copier(self._device)
                 made = self._copier(made[0]), made[1]
             if made is None and _exiting.is_set():
-                raise RuntimeError("batches end with the interpreter, which is exiting: they are not complete")
+                raise RuntimeError("batches end because the interpreter is exiting: they are not complete")
         except BaseException:
             # Also KeyboardInterrupt. The next call starts at the same batch.
             self._stop()
@@ -569,7 +571,7 @@ def _check_shuffle(shuffle: Any) -> None:
 def _checked_shard(shard: Any) -> tuple[int, int]:
     """Check the option `shard`."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise TypeError(f"shard is a pair (index, number); got {shard!r:.100}")
+        raise TypeError(f"shard must be a pair (index, number); got {shard!r:.100}")
     number = checked_integer("the number of shards", shard[1], 1)
     return checked_integer("the index of a shard", shard[0], 0, number - 1), number
 

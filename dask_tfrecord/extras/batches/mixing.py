@@ -91,7 +91,7 @@ class ColumnPadding:
         for row, array in enumerate(arrays):
             if not self.truncate and any(had > size for had, size in zip(array.shape, sizes, strict=True)):
                 raise FeatureError(
-                    f"{describe(row)}: column {self.name!r} has an array of shape {array.shape} where pad= allows "
+                    f"{describe(row)}: column {self.name!r} has an array of shape {array.shape}, but pad= allows "
                     f"{tuple(sizes)}: give larger sizes, None for the largest of each batch, or Pad(…, truncate=True)"
                 )
             places = tuple(slice(min(had, size)) for had, size in zip(array.shape, sizes, strict=True))
@@ -117,7 +117,7 @@ class ColumnPadding:
 
         def refuse(row: int, held: str, length: int) -> FeatureError:
             return FeatureError(
-                f"{describe(row)}: column {self.name!r} has {held} where pad= allows {length}: give a larger length, "
+                f"{describe(row)}: column {self.name!r} has {held}, but pad= allows {length}: give a larger length, "
                 f"None for the longest row of each batch, or Pad({length}, truncate=True)"
             )
 
@@ -131,7 +131,8 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
         return {}
     if not isinstance(pad, Mapping):
         raise TypeError(
-            f"pad is a mapping from columns to a length, None or Pad; got {pad!r:.100}: write pad={{'tokens': None}}"
+            f"pad must be a mapping from columns to a length, None or Pad; got {pad!r:.100}: write "
+            f"pad={{'tokens': None}}"
         )
     paddings = {}
     for name, given in pad.items():
@@ -147,7 +148,7 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
             check_ragged(name, feature)
             lengths = _row_lengths(option.length, name, feature.ragged_rank)
         if not isinstance(option.truncate, bool):
-            raise TypeError(f"pad: truncate of {name!r} is True or False; got {option.truncate!r:.100}")
+            raise TypeError(f"pad: truncate of {name!r} must be True or False; got {option.truncate!r:.100}")
         value = padding_value(option.value, feature.item_dtype, name)
         paddings[name] = ColumnPadding(name, lengths, value, option.truncate)
     return paddings
@@ -173,7 +174,7 @@ def _row_lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
         for each in given
     ):
         advice = f": write dtf.Pad(None, value={length}) to pad with this value" if isinstance(length, int) else ""
-        raise ValueError(f"pad: a length of {name!r} is a non-negative int or None; got {length!r:.100}{advice}")
+        raise ValueError(f"pad: a length of {name!r} must be a non-negative int or None; got {length!r:.100}{advice}")
     if len(given) != levels:
         raise ValueError(
             f"pad: column {name!r} has {levels} levels of rows, and takes a tuple of as many lengths; got {length!r}"

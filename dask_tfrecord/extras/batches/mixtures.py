@@ -143,7 +143,7 @@ def sample_from_datasets(
     seed : int, optional
         Seed of the choices. By default, a random seed is drawn, which `state_dict` of the batches stores.
     stop_on_empty_dataset : bool, default False
-        End as soon as a data set is chosen whose rows are used up, so that the weights hold throughout. By default,
+        End as soon as the data set that is chosen has run out of rows, so that the weights hold throughout. By default,
         every row occurs once, and the weights hold until the first data set ends; then the others go on without it.
     columns : "common" or sequence of str, optional
         Columns of the mixture: ``"common"`` means those that all data sets have. By default, all data sets must have
@@ -187,9 +187,9 @@ def sample_from_datasets(
         found = ": write [ds, other]" if one else f"; got {datasets!r:.100}"
         raise TypeError(f"datasets is a list of Dataset{found}")
     if not datasets:
-        raise ValueError("datasets: at least one data set is mixed; got none")
+        raise ValueError("datasets must have at least one data set; got none")
     if not isinstance(stop_on_empty_dataset, bool):
-        raise TypeError(f"stop_on_empty_dataset is True or False; got {stop_on_empty_dataset!r:.100}")
+        raise TypeError(f"stop_on_empty_dataset must be True or False; got {stop_on_empty_dataset!r:.100}")
     given = [each.as_rows() for each in datasets]
     chosen = chosen_seed(seed)
     shares = _checked_weights(weights, len(datasets))
@@ -212,11 +212,11 @@ def _checked_weights(weights: Sequence[float] | None, number: int) -> NDArray[np
         return np.ones(number)
     given = np.asarray(weights)
     if given.dtype.kind not in "iuf":
-        raise TypeError(f"weights is a list of numbers; got {weights!r:.100}")
+        raise TypeError(f"weights must be a list of numbers; got {weights!r:.100}")
     if given.shape != (number,):
         raise ValueError(f"weights: expected one for each of {plural(number, 'data set')}; got {weights!r:.100}")
     if not np.isfinite(given).all() or (given < 0).any() or not given.any():
-        raise ValueError(f"weights are finite, at least 0, and one of them is positive; got {weights!r:.100}")
+        raise ValueError(f"weights must be finite and at least 0, and one of them positive; got {weights!r:.100}")
     shares = given.astype(np.float64)
     # A weight that is positive stays so.
     return np.where(shares > 0, np.maximum(shares / shares.max(), np.finfo(np.float64).tiny), 0.0)
@@ -233,7 +233,8 @@ def _common_columns(schemas: Mapping[int, Schema], columns: Literal["common"] | 
                 differing = [_only_in_one(first, own, schema), _only_in_one(number, schema, own)]
                 raise SchemaError(
                     f"the data sets have different columns: {'; '.join(filter(None, differing))}. Give "
-                    f'columns="common" for those of all data sets, a list of names, or add columns by map_blocks'
+                    f'columns="common" for the columns that all data sets have, give a list of names, or add columns '
+                    "with map_blocks"
                 )
     names = list(own) if columns is None else [name for name in own if all(name in each for _, each in others)]
     if columns is not None and columns != "common":

@@ -113,7 +113,7 @@ class RowSequence:
         if nrows is None:
             raise ValueError("a sequence needs the number of rows: open with counts='auto', not counts=None")
         if not reader.names:
-            raise SchemaError("rows have at least one column; the data set has none")
+            raise SchemaError("rows need at least one column; the data set has none")
         self._length, self._reader = nrows, reader
         # Rows of the first block of those that are read together.
         self._first_rows = 32
@@ -124,7 +124,7 @@ class RowSequence:
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Return a row as a dict: arrays, NumPy scalars, and `bytes` and `str` values."""
         if isinstance(index, str):
-            raise TypeError(f"a sequence has rows, by their numbers: write rows[0][{index!r:.100}]")
+            raise TypeError(f"a sequence takes row numbers: write rows[0][{index!r:.100}]")
         number = self._row_number(index)
         return next(self._rows_as_dicts(self._reader.read_scattered(np.array([number], np.int64)), 1))
 

@@ -36,12 +36,12 @@ class AwkwardChunks(ChunkIterator[Any]):
         for group, members in rows.schema.groups.items():
             if group in rows.schema and group not in members:
                 raise SchemaError(
-                    f"group {group!r} and a column have one name, and both would be that field: select the columns of "
-                    f"one of them"
+                    f"group {group!r} and a column have the same name, and would become the same field: select only "
+                    "one of them"
                 )
         make = _ArrayMaker(rows.schema, rows.source, rows.borders)
         if not rows.schema and rows.nrows != 0:
-            raise SchemaError("rows without a column cannot be record arrays: select one column or more")
+            raise SchemaError("rows without columns can't become record arrays: select at least one column")
         super().__init__(rows, rows.names, make)
 
 

@@ -72,7 +72,8 @@ def variable_specs(
     """
     if nrows is None:
         raise ValueError(
-            "dimensions of xarray have known sizes, and rows are not counted: open with counts='auto', not counts=None"
+            "xarray must know the number of rows, and these rows are not counted: open with counts='auto', not "
+            "counts=None"
         )
     given = dimension_names or {}
     _check_columns(schema, coords, given)
@@ -99,7 +100,7 @@ def variable_specs(
 
 def _check_columns(schema: Schema, coords: Sequence[str], given: Mapping[str, Sequence[str]]) -> None:
     if isinstance(coords, str):
-        raise ValueError(f"coords is a list of columns; got the string {coords!r}: write coords=[{coords!r}]")
+        raise ValueError(f"coords must be a list of columns; got the string {coords!r}: write coords=[{coords!r}]")
     if not isinstance(given, Mapping):
         raise ValueError(f"dimension_names must map columns to names of axes; got {given!r:.100}")
     for option, wanted in (("coords", coords), ("dimension_names", given)):
@@ -174,8 +175,8 @@ class BoxedArray(ObjectArray):
     def refusal(self, ufunc: np.ufunc, method: str) -> str:
         """Return the error about any function of rows that differ in length or shape."""
         return (
-            f"{ufunc.__name__} got a column whose rows differ in length or shape: ds.to_xarray(ragged='flat') has "
-            f"their values and row splits, and ds.padded(name, length) makes a dense array"
+            f"{ufunc.__name__} got a column whose rows differ in length or shape: write ds.to_xarray(ragged='flat') "
+            "for their values and row splits, or ds.padded(name, length) for a dense array"
         )
 
     def __getitem__(self, key: Any) -> Any:
@@ -343,7 +344,7 @@ def to_xarray(
 ) -> xarray.Dataset:
     """Return the columns as variables; `Dataset.to_xarray` documents the arguments."""
     if ragged not in ("objects", "flat"):
-        raise ValueError(f"ragged is 'objects' or 'flat'; got {ragged!r}")
+        raise ValueError(f"ragged must be 'objects' or 'flat'; got {ragged!r}")
     labels = given.labels()
     kept = {*given.names} if ragged == "objects" else {*coords}
     # As in a store.

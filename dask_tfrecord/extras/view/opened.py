@@ -61,7 +61,9 @@ class BlockCache:
     def __init__(self, memory_limit: int | str | None = None) -> None:
         memory = int(parse_size("512 MiB" if memory_limit is None else memory_limit) or 0)
         if memory < 64 << 20:
-            raise ValueError(f"memory_limit of a view is a number of bytes, '64 MiB' or more; got {memory_limit!r}")
+            raise ValueError(
+                f"memory_limit of a view must be a number of bytes, '64 MiB' or more; got {memory_limit!r}"
+            )
         self.limit, self.most = memory // _KEPT, memory // _COLUMN
         self.nbytes = 0
         self._held: OrderedDict[_Key, tuple[Parts, int]] = OrderedDict()

@@ -116,7 +116,7 @@ def _integer(request: Request, name: str, default: int | None, most: int) -> int
     """Return a parameter from 0 to `most`."""
     text = str(request.query_params.get(name, default))
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) > most:
-        raise BadRequestError(f"{name} is a number from 0 to {most:,}; got {text!r:.50}")
+        raise BadRequestError(f"{name} must be a number from 0 to {most:,}; got {text!r:.50}")
     return int(text)
 
 
@@ -417,7 +417,7 @@ class Server(AbstractContextManager["Server"]):
 
     def __init__(self, sets: Sequence[Opened], port: int = 0, frames: str = "'none'") -> None:
         if not isinstance(port, int) or not 0 <= port < 1 << 16:
-            raise ValueError(f"port is a number from 0, for a free one, to 65,535; got {port!r:.50}")
+            raise ValueError(f"port must be a number from 0, for a free one, to 65,535; got {port!r:.50}")
         self.view, token = View(sets), secrets.token_urlsafe(32)
         self._redirects: list[Path] = []
         try:

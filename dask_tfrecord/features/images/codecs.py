@@ -87,7 +87,7 @@ class ImageFormat:
         raise NotImplementedError
 
     def read_shape(self, data: bytes) -> Sizes:
-        """Read height, width and channels from the header; None stands for what it does not determine.
+        """Read height, width and channels from the header; None if it does not determine one of them.
 
         Every exception becomes an error that names the record.
         """

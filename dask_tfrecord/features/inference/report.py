@@ -590,7 +590,7 @@ class Report:
         lists = {feature.name: feature.feature for feature in known if feature.in_lists}
         for name in context.keys() & lists.keys():
             raise SchemaError(
-                f"{name!r} is both a context feature and a feature list, and column names are unique: give "
+                f"{name!r} is both a context feature and a feature list, but column names must be unique: give "
                 + Spelled("features= and sequence_features=", "--features both parts")
                 + f", with {name!r} in one of them"
             )

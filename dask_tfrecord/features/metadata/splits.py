@@ -84,7 +84,7 @@ class TFDSFolder:
                 )
             split = self.splits[0].name
         if not isinstance(split, str):
-            raise SchemaError(f"split is a string such as 'train' or 'train[:10%]'; got {split!r:.100}")
+            raise SchemaError(f"split must be a string such as 'train' or 'train[:10%]'; got {split!r:.100}")
         try:
             slices = _parse_split(split, counts)
         except SchemaError as error:
@@ -165,7 +165,7 @@ def _shard_names(template: str, data_set: str, split: str, shards: int) -> Itera
     if shards > _MAX_SHARDS:
         raise SchemaError(f"a split has up to {_MAX_SHARDS:,} shards; the metadata lists {shards:,}")
     if not isinstance(template, str):
-        raise SchemaError(f"a filepathTemplate is a string; got {template!r:.100}")
+        raise SchemaError(f"a filepathTemplate must be a string; got {template!r:.100}")
     width = max(5, len(str(shards)))
     for shard in range(shards):
         name = shard_name(template, data_set, split, f"{shard:0{width}}", f"{shards:0{width}}")
@@ -295,7 +295,7 @@ def _range(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
         stop = sum(counts[: last + len(counts) if last <= 0 else last])
     elif unit == "%":
         if any(abs(bound or 0) > 100 for bound in (start, stop)):
-            raise SchemaError(f"split {spec!r}: percent are from -100 to 100; got [{text}]")
+            raise SchemaError(f"split {spec!r}: percentages must be from -100 to 100; got [{text}]")
         start, stop = (None if bound is None else round(bound * total / 100.0) for bound in (start, stop))
     first, end = int(start or 0), total if stop is None else int(stop)
     if abs(first) > total or abs(end) > total:

@@ -78,7 +78,7 @@ def read_features_json(text: str, labels: ReadLabels = lambda stem: None) -> dic
     try:
         kind, content = _kind(json.loads(text))
         if kind not in ("featuresDict", "translation"):
-            raise SchemaError(f"the outermost feature of a data set is a FeaturesDict; got {kind}")
+            raise SchemaError(f"the outermost feature of a data set must be a FeaturesDict; got {kind}")
         collector = _FeatureCollector(labels)
         collector.visit(kind, content, "", "", ())
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -310,9 +310,9 @@ class TFRecordJob(_FileJob):
         """
         options = complete(TFRecordOptions, options)
         if is_samples(arrays):
-            raise ValueError("other programs cannot read the rows of an iterator: write them by to_tfrecord")
+            raise ValueError("other programs can't read the rows of an iterator: write them with to_tfrecord")
         if options["tfds"] is not None and options["mode"] == "a":
-            raise ValueError("a job writes a split of its own: to_tfrecord(…, tfds=…, mode='a') adds shards to one")
+            raise ValueError("a job can only write a new split: to_tfrecord(…, tfds=…, mode='a') adds shards to one")
 
         def plan(token: str) -> _Planned:
             return _of_rows(plan_tfrecord(arrays, urlpath, options, token), options)
@@ -512,16 +512,16 @@ def _tfrecord_names(
 
 
 def _home(names: ShardNames) -> str:
-    """Return where a job's record is, however many files it has."""
+    """Return where the record of a job is, however many files the job has."""
     return directory_of(names.template.format(shard=0, shards=1))
 
 
 def _of_rows(write: FileWrite, options: Mapping[str, Any]) -> _Planned:
-    """Return a write of rows with its identity; refuse rows that other programs cannot read."""
+    """Plan a write of rows, with its identity; refuse rows that other programs cannot read."""
     assert write.rows is not None
     rows, source = write.rows.rows, write.rows.source
     if source is None:
-        raise ValueError("other programs cannot read rows that are in memory: write them without a job, or to shards")
+        raise ValueError("other programs can't read rows that are in memory: write them without a job, or to shards")
     fingerprint = Fingerprint.from_rows(rows, write.shared[0].schema, _json(_described(options)))
     return write, fingerprint, {"options": source_options(source)}
 

@@ -63,7 +63,7 @@ def to_parquet(
     ImportError
         If pyarrow is not installed.
     SchemaError, ValueError
-        If rows are not counted or have no columns, or an argument has an invalid value.
+        If rows are not counted or lack columns, or an argument has an invalid value.
 
     Notes
     -----
@@ -114,7 +114,7 @@ def _checked_codec(compression: str | None) -> str:
     codec = "none" if compression is None else compression
     known = [each for each in get_args(ParquetCodec) if each == "none" or pa.Codec.is_available(each)]
     if codec not in known:
-        raise ValueError(f"pyarrow writes no compression {compression!r}{near_misses(compression, known)}")
+        raise ValueError(f"pyarrow can't write the compression {compression!r}{near_misses(compression, known)}")
     return codec
 
 

@@ -120,7 +120,7 @@ class ShardNames:
         """Check and complete a template, a file name or a directory; raise ValueError for other fields."""
         given, options = stringify_path(urlpath), dict(storage_options or {})
         if not isinstance(given, str):
-            raise TypeError(f"the name of the new files is a path or a template; got {given!r:.100}")
+            raise TypeError(f"the name of the new files must be a path or a template; got {given!r:.100}")
         if not given:
             raise ValueError("the path is an empty string; expected a file, a directory or a template")
         if given.endswith("/") or is_directory(given, options):
@@ -268,8 +268,8 @@ class ShardNames:
             raise FileExistsError(f"{_first_of(same)} exists already: " + OVERWRITE + " replaces existing files")
         if other := [path for path in existing if path not in new]:
             raise FileExistsError(
-                f"{_first_of(other)} exists, of the same template and another number of shards: a pattern reads both "
-                f"sets. Remove it, or write under another name"
+                f"{_first_of(other)} exists, with the same template and a different number of shards: a pattern would "
+                "read both sets. Remove it, or write under another name"
             )
         return existing
 
@@ -284,7 +284,7 @@ class ShardNames:
 
     @cached_property
     def base(self) -> str:
-        """Path or URL of the directory that all files are below."""
+        """Path or URL of the directory that contains all files."""
         text = next((text for text, *_ in Formatter().parse(self.template)), "")
         return directory_of(f"{text}x")
 
@@ -365,7 +365,7 @@ class UnitNames(ShardNames):
         existing = [path for path in self.existing(paths) if path not in own]
         if existing and mode == "w-":
             raise FileExistsError(
-                f"{existing[0]} exists, of another data set or conversion: "
+                f"{existing[0]} exists, and belongs to another data set or conversion: "
                 + OVERWRITE
                 + " replaces it, and "
                 + RESUME
@@ -1067,7 +1067,7 @@ class UnitFiles(Files):
         raise NotImplementedError
 
     def _is_there(self, reports: Sequence[ShardWriteReport], first: int) -> bool:
-        """Return False: files of the same names are compared."""
+        """Return False: files with the same names are compared."""
         return False
 
     def publish_unit(self, unit: int, write: Callable[[Sequence[BinaryIO]], tuple[int, int]]) -> UnitReport:

@@ -56,7 +56,7 @@ def write_blocks(
             write(_columns_of_samples(block, rows), Path(folder) / f"{number:08d}.tfrecord", rows)
             rows += len(block)
         if not rows:
-            raise SchemaError("the iterator has no rows: nothing is known of their features")
+            raise SchemaError("the iterator has no rows, so their features are unknown")
         nbytes = sum(path.stat().st_size for path in Path(folder).iterdir())
         finish(Path(folder), max(1, rows * limits().shard_nbytes // max(nbytes, 1)))
 
@@ -67,7 +67,7 @@ def _blocks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
     for sample in samples:
         if not isinstance(sample, Mapping):
             raise SchemaError(
-                f"the iterator yields a mapping of names to values for each row; got {type(sample).__name__}"
+                f"the iterator must yield a mapping of names to values for each row; got {type(sample).__name__}"
             )
         block.append(sample)
         nbytes += sum(map(_sample_nbytes, sample.values()))

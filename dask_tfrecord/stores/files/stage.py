@@ -120,8 +120,8 @@ class Stage:
     ) -> None:
         """Show new files to readers in place of others; `last` describes them, and is the last of them.
 
-        If other files are replaced than `last`, it is taken away before them: readers find an error, not a mixture.
-        `check` raises an error if the run does not own the output any more.
+        If it replaces other files than `last`, it takes `last` away first, so that readers find an error, not a
+        mixture. `check` raises an error if the run does not own the output any more.
         """
         objects, place, directory = self._objects, f"{self.folder}/publish-{token}", self._directory
         source = f"{self.folder}/new"
@@ -152,9 +152,9 @@ class Stage:
             objects.rename(f"{source}/{name}", name)
 
     def recover(self) -> Commit | None:
-        """Move back what a run has published in part; return what one has published whole.
+        """Move back what a run has published in part; return what a run has published completely.
 
-        The latter stays recorded until `remove`: the caller has to record it elsewhere before.
+        That stays recorded until `remove`, so the caller must record it elsewhere first.
         """
         whole = None
         for name in self._places():

@@ -122,7 +122,7 @@ def to_tfrecord(
         Also if columns of items, of a repeated message or, with `tfds`, of a group differ in their number of items in a
         record.
     ValueError
-        If rows are not counted, if the name has no ``{shard}`` but there are several shards, or if shards would replace
+        If rows are not counted, if the name lacks ``{shard}`` but there are several shards, or if shards would replace
         their own input.
     ImportError
         If there are images to write and Pillow is not installed.
@@ -483,7 +483,9 @@ def plan_copy(
     records_per_shard = options["records_per_shard"]
     checked_errors(errors, "raise", "skip")
     if features is not None and filters is None:
-        raise ValueError("features are those that filters compare: give filters=, or columns= to copy fewer features")
+        raise ValueError(
+            "features= are for filters, which compare them: give filters=, or columns= to copy fewer features"
+        )
     found = resolve_collection(
         urlpath, None, compression="infer", storage_options=options["storage_options"], default="all"
     )
@@ -549,7 +551,7 @@ def _copied_rows(found: ResolvedPath, options: CopyOptions) -> tuple[Collection,
 def _checked_columns(columns: Sequence[str], shards: Shards, errors: str) -> frozenset[str]:
     """Check that some records have each of the named features."""
     if isinstance(columns, str) or not columns:
-        raise SchemaError(f"columns is a list of one name or more; got {columns!r}")
+        raise SchemaError(f"columns must be a list with at least one name; got {columns!r}")
     report = inspect_shards(shards, _SAMPLE, runs_of=runs_left(shards, errors))
     if report.refusal is not None:
         raise report.refusal

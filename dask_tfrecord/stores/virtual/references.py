@@ -390,7 +390,7 @@ class VirtualZarr:
             raise ValueError(f"expected a session of Icechunk; got {type(store).__name__}")
         check_session(session, complete(ZarrTargetOptions, ZarrTargetOptions()))
         if append_dim not in (None, "record"):
-            raise ValueError(f"append_dim is 'record', the dimension of the records; got {append_dim!r}")
+            raise ValueError(f"append_dim must be 'record', the dimension of the records; got {append_dim!r}")
         target = TargetGroup.from_arguments(session.store, component, None)
         try:
             if append_dim is None:
@@ -610,7 +610,7 @@ def virtual_zarr(
     """
     rows, size = rows_or_size("rows_per_chunk", rows_per_chunk)
     if isinstance(rows, Mapping):
-        raise ValueError(f"rows_per_chunk is one number or size for all columns; got {rows_per_chunk!r:.100}")
+        raise ValueError(f"rows_per_chunk must be one number or size for all columns; got {rows_per_chunk!r:.100}")
     wanted = wanted_schema(features, sequence_features, example_features, message, storage_options)
     # Parts of splits and lengths of steps need counts; otherwise the records are counted below, in the only pass.
     counts = "auto" if split is not None or open_lengths(wanted or Schema({})) else None

@@ -111,7 +111,7 @@ class AddedRows:
             if value not in (None, "auto", True) and value != stored.get(name):
                 raise ValueError(
                     f"{name} was {stored.get(name)!r} when the store was written, and now is {value!r}: appended rows "
-                    f"have the layout of the store"
+                    "must have the layout of the store"
                 )
         return cls(request)
 
@@ -129,7 +129,7 @@ class AddedRows:
         differences = list(schema_differences(stored, given))
         if differences:
             raise SchemaError(
-                f"cannot append rows of other columns. From the store to these rows: {'; '.join(differences)}. Open "
+                f"cannot append rows with other columns. From the store to these rows: {'; '.join(differences)}. Open "
                 f"the rows with the features of the store, or convert them with map_blocks",
                 target.location,
             )
@@ -227,7 +227,7 @@ class AddedColumns:
         if request.rows.nrows != len(source.rows):
             raise SchemaError(
                 f"the store has {plural(len(source.rows), 'row')}, and the given columns have "
-                f"{request.rows.nrows or 0:,}: columns of one store have the same rows; append_dim= adds rows",
+                f"{request.rows.nrows or 0:,}: all columns of a store must have the same rows; append_dim= adds rows",
                 target.location,
             )
         # A store whose unit is longer than its rows was begun to grow.
@@ -432,8 +432,8 @@ def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
             paths.setdefault(key, path)
         elif held[key] != (size, version):
             raise ShardChangedError(
-                f"the store {target} holds this shard with {plural(held[key][0], 'byte')} of another time, and now it "
-                f"has {plural(size, 'byte')}: convert all shards again, or give the new ones only",
+                f"the store {target} holds this shard with {plural(held[key][0], 'byte')} as it was before, and now it "
+                f"has {plural(size, 'byte')}: convert all shards again, or give only the new ones",
                 Location(file),
             )
     return list(paths.values())

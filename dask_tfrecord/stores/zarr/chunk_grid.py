@@ -231,8 +231,8 @@ def _longest_chunk(unit: int, nbytes: float, target: float, given: int | None, s
 def _longer_units(unit: int, most: int, arrays: Sequence[tuple[float, int]]) -> list[int]:
     """Choose longer units for small rows: multiples of a unit, so that one task writes each.
 
-    `arrays` are the bytes of a row and the most rows of a chunk of each, and `most` the most units. The task fills the
-    units of these arrays together, so that their sum is limited.
+    `arrays` lists, for each array, the bytes of a row and the most rows of a chunk; `most` is the most units. The task
+    fills the units of these arrays together, so that their sum is limited.
     """
     found: list[int] = []
     rows = 2 * unit
@@ -282,7 +282,7 @@ def _nbytes(option: str, size: str) -> int:
     check_unit(option, size)
     nbytes = int(parse_size(size) or 0)
     if nbytes < 1:
-        raise ValueError(f"{option} is a number of rows or a size such as '4 MiB'; got {size!r:.100}")
+        raise ValueError(f"{option} must be a number of rows or a size such as '4 MiB'; got {size!r:.100}")
     return nbytes
 
 

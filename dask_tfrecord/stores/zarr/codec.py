@@ -154,7 +154,7 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
 
     def __post_init__(self) -> None:
         if self.part not in _PARTS:
-            raise ValueError(f"codec tfrecord: part is one of {', '.join(_PARTS)}; got {self.part!r}")
+            raise ValueError(f"codec tfrecord: part must be one of {', '.join(_PARTS)}; got {self.part!r}")
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TFRecordCodec:

@@ -116,7 +116,8 @@ class Fingerprint:
         ]
         if not differences and self.rows != now.rows:
             differences.append(
-                "other rows are read, or in another way: rows[…], errors=, check_crc=, or assigned or kept arrays"
+                "different rows are read, or in a different way: rows[…], errors=, check_crc=, or assigned or kept "
+                "arrays"
             )
         return differences
 
@@ -159,7 +160,7 @@ def _files(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     yield from _some_of([f"{file} is missing from the files" for file in removed], "files are missing")
     yield from _some_of([f"{file} was added" for file in new], "files are new")
     if before == after and list(map(key_of, then["files"])) != list(map(key_of, now["files"])):
-        yield "the files come in another order"
+        yield "the files come in a different order"
 
 
 _Key = tuple[Any, ...]

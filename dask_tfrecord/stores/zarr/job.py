@@ -138,14 +138,16 @@ class ZarrJob(Job):
         (0, 1, 2, 3)
         """
         if session_of(store) is not None:
-            raise ValueError("parts are written by several programs, and an Icechunk session belongs to one: to_zarr")
+            raise ValueError(
+                "parts are written by several programs, and an Icechunk session belongs to one: use to_zarr instead"
+            )
         options = complete(ZarrWriteOptions, options)
         check_begin(parts, options)
         output = group_output(arrays, store, options)
         source, target = output.request.rows.counted_source, output.target
         if source is None:
             raise ValueError(
-                "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
+                "other programs can't read rows that are in memory: write them with to_zarr, or to shards first"
             )
         options_of_source = source_options(source)
         # A run may remove the group that it replaces, so refuse unpicklable rows before it begins.

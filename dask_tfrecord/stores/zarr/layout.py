@@ -118,7 +118,7 @@ class ConversionRequest:
             for given in codecs.values() if _is_by_name(codecs) else (codecs,):
                 if given != "auto" and (named := [codec for codec in _as_tuple(given) if isinstance(codec, str | int)]):
                     raise ValueError(
-                        f"{option} are 'auto', None, or objects of zarr.codecs; got {named[0]!r:.100}: write "
+                        f"{option} must be 'auto', None, or objects of zarr.codecs; got {named[0]!r:.100}: write "
                         f"compressors=zarr.codecs.GzipCodec() for gzip, or zarr.codecs.ZstdCodec(level=3) for Zstandard"
                     )
         if fills is not None and not isinstance(fills, Mapping):
@@ -266,8 +266,8 @@ def _images_of_one_size(rows: Rows) -> tuple[str, ...]:
     )
     if not images:
         raise ValueError(
-            "encoded_images=True keeps the bytes of images that are read from shards, one of one size in each row: "
-            "ImageFeature((height, width, channels)); there is none"
+            "encoded_images=True keeps the bytes of images that are read from shards, one per row, all of the same "
+            "size: ImageFeature((height, width, channels)); there is no such column"
         )
     return images
 
@@ -376,7 +376,7 @@ def check_axis_lengths(arrays: Iterable[tuple[str, Sequence[str], Sequence[int]]
             if other != length:
                 raise ValueError(
                     f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
-                    f"{feature!r}: axes of one name must have one length"
+                    f"{feature!r}: axes with the same name must have the same length"
                 )
 
 
@@ -387,7 +387,7 @@ def check_axis_names(option: str, axes: Any, shape: tuple[int, ...], unit: str) 
     if len(axes) != len(shape):
         raise ValueError(f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has the shape {shape}")
     if len(set(axes)) < len(axes):
-        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
+        raise ValueError(f"{option}: {tuple(axes)} gives two axes of an array the same name")
 
 
 def feature_attributes(name: str, schema: Schema) -> dict[str, Any]:
@@ -708,8 +708,8 @@ def _check_groups(schema: Schema, arrays: Sequence[ArraySpec]) -> None:
         name = array_name(group)
         if names[f"{name}.row_splits"] > 1 or len(lengths.get(name, ())) > 1:
             raise SchemaError(
-                f"group {group!r} has the name of a feature or dimension that does not belong to it: name the group "
-                f"otherwise, as in groups={{'other': {list(schema.groups[group])[:3]}}}"
+                f"group {group!r} has the name of a feature or dimension that does not belong to it: give the group "
+                f"another name, as in groups={{'other': {list(schema.groups[group])[:3]}}}"
             )
 
 

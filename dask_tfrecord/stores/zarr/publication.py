@@ -50,7 +50,7 @@ ArrayName = Annotated[ObjectName, matches(r"(?!\.dask_tfrecord)(?!\.{0,2}$)[^/\\
 
 
 def identities(attributes: Mapping[str, Any]) -> list[str]:
-    """Return digests of what runs added to a group: of unanswered additions, oldest first, then of the last run's."""
+    """Return digests of what runs added to a group: the unanswered additions, oldest first, then the last run's."""
     last = attributes.get(LAST)
     if not isinstance(last, Mapping):
         return []
@@ -65,7 +65,7 @@ def run_ids(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def last_run(identity: str, fingerprint: str, stored: Mapping[str, Any], unanswered: Collection[str]) -> dict[str, Any]:
-    """Return the value of `LAST` for a run; `unanswered` has what earlier ones added whose callers were not told."""
+    """Return the value of `LAST` for a run; `unanswered` is what earlier runs added without telling their callers."""
     found = {"id": identity, "fingerprint": fingerprint}
     *before, last = identities(stored) or [""]
     before += [last] if last in unanswered else []
@@ -106,7 +106,7 @@ class Publication:
         return bool(self.identity == (own if self.kind == "group" else last))
 
     def write(self, objects: GroupObjects) -> None:
-        """Write the metadata, the group's last: in place, or to the folder of a group that waits."""
+        """Write the metadata, the group's last: in place, or to the folder of a group that is not in place yet."""
         for number, files in self.files.items():
             objects.put(f"{APPENDS_FOLDER}/{GROUP_METADATA}", group_document({}))
             objects.put(appended_node(int(number)), group_document(files))

@@ -446,7 +446,7 @@ class RunFolder:
         self.objects.move(name, to)
 
     def writers(self) -> list[Journal]:
-        """Return a journal for each program that writes a part of a job, or was killed meanwhile."""
+        """Return a journal for each program that writes a part of a job, or was killed while writing it."""
         return part_writers(
             self.target.objects(), self.objects.names(self.path(PARTS)), "a part of this group", self.target.location
         )
@@ -476,7 +476,7 @@ def other_folders(target: TargetGroup, token: str = "") -> list[str]:
 
 
 def find_run(target: TargetGroup, identity: str | None = None) -> tuple[RunFolder, Publication] | None:
-    """Find an unpublished run of a group, which has a plan: that of an identity, or any."""
+    """Find an unpublished run of a group that has a plan: the run with this identity, or any run."""
     for token in other_folders(target):
         folder = RunFolder.of(target, token)
         publication = folder.publication()

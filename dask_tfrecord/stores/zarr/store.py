@@ -96,14 +96,14 @@ class TargetGroup:
     ) -> TargetGroup:
         """Locate the group of the arguments of `to_zarr`."""
         if component is not None and not isinstance(component, str):
-            raise TypeError(f"component is the path of a group within the store, a string; got {component!r:.100}")
+            raise TypeError(f"component must be the path of a group within the store, a string; got {component!r:.100}")
         parts = [part for part in (component or "").replace("\\", "/").split("/") if part]
         if {".", ".."} & set(parts):
-            raise ValueError(f"component is the path of a group within the store; got {component!r}")
+            raise ValueError(f"component must be the path of a group within the store; got {component!r}")
         if store is None or (isinstance(store, int | float | Mapping) and not isinstance(store, dict)):
             if isinstance(store, Mapping):
                 raise TypeError("the data set comes before the store: write dtf.to_zarr(ds, 'train.zarr')")
-            raise TypeError(f"store is a path, a URL or a zarr store; got {store!r:.100}")
+            raise TypeError(f"store must be a path, a URL or a zarr store; got {store!r:.100}")
         options = dict(storage_options or {}) or None
         if type(store) is zarr.storage.LocalStore and not store.read_only:
             store = store.root

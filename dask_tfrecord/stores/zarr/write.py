@@ -113,7 +113,7 @@ _KEPT = "written units are kept: " + _AGAIN + " continues it"
 _PLANNED = "no unit is complete yet, and the plan is kept: " + _AGAIN + " begins with it"
 _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
-    "reach, or compute on threads"
+    "can reach, or compute on threads"
 )
 
 

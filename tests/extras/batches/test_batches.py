@@ -287,7 +287,7 @@ def test_padding_is_that_of_padded_batch(ds: dtf.Dataset) -> None:
             for out, row in zip(expected, given, strict=True):
                 out[: min(len(row), longest)] = row[:longest]
             assert_same_batch({"tokens": batch["tokens"]}, {"tokens": expected})
-    with pytest.raises(FeatureError, match=r"part-0\.tfrecord: record 1: column 'tokens' has 13 values where"):
+    with pytest.raises(FeatureError, match=r"part-0\.tfrecord: record 1: column 'tokens' has 13 values, but"):
         list(ds.batches(13, pad={"tokens": 5}))
 
 
@@ -334,13 +334,13 @@ def test_an_error_of_a_record_is_raised_at_its_batch(
 def test_options_are_checked(ds: dtf.Dataset) -> None:
     for options, message in (
         ({"batch_size": 0}, "batch_size is at least 1; got 0"),
-        ({"batch_size": 2.0}, "batch_size is an int"),
+        ({"batch_size": 2.0}, "batch_size must be an int"),
         ({"shuffle": True}, "shuffle is False"),
         ({"shuffle": "yes"}, "shuffle is False"),
         ({"epochs": 0}, "epochs is at least 1"),
         ({"prefetch": 0}, "prefetch is at least 1"),
         ({"seed": -1}, "seed is at least 0"),
-        ({"window": 5}, "window= is an option of"),
+        ({"window": 5}, "window= needs"),
         ({"shuffle": "window", "window": 0}, "window is 1 to"),
         ({"drop_remainder": 1}, "drop_remainder is True or False"),
         ({"shard": 3}, "shard is a pair"),
@@ -348,7 +348,7 @@ def test_options_are_checked(ds: dtf.Dataset) -> None:
         ({"shuffle": "full", "shard": (0, 2)}, "the same seed"),
         ({"pad": "tokens"}, "pad is a mapping"),
         ({"pad": {"token": None}}, "no column 'token'; did you mean 'tokens'"),
-        ({"pad": {"label": 3}}, "of one shape in all rows"),
+        ({"pad": {"label": 3}}, "with the same shape in all rows"),
         ({"pad": {"tokens": -1}}, "non-negative"),
         ({"pad": {"tokens": (1, 2)}}, "has 1 levels"),
         ({"pad": {"tokens": dtf.Pad(3, 0.5)}}, "0.5"),
@@ -664,7 +664,7 @@ def test_images_that_differ_in_size_are_padded(tmp_path: Path) -> None:
             assert (batch[row, high:] == 9).all() and (batch[row, :, wide:] == 9).all()
     cut = next(ds.batches(4, pad={"image": dtf.Pad((3, 3), truncate=True)}))["image"]
     np.testing.assert_array_equal(cut[3, :3, :2], images[3][:3, :2])
-    with pytest.raises(FeatureError, match=r"record 2.*'image' has an array of shape \(4, 3, 3\) where pad= allows"):
+    with pytest.raises(FeatureError, match=r"record 2.*'image' has an array of shape \(4, 3, 3\), but pad= allows"):
         next(ds.batches(4, pad={"image": (3, 8)}))
     with pytest.raises(ValueError, match="have 3 axes"):
         ds.batches(4, pad={"image": (1, 2, 3, 4)})

@@ -264,7 +264,7 @@ def test_queries_read_what_they_need(files: Path) -> None:
     with duckdb.connect() as database:
         database.register("rows", frame)
         assert database.sql("SELECT sum(small) FROM rows WHERE label = 3").fetchall() == [(total,)]
-    with pytest.raises(dtf.FeatureError, match=r"feature '\w+' holds \d+ values? where FixedLenFeature"):
+    with pytest.raises(dtf.FeatureError, match=r"feature '\w+' holds \d+ values?, but FixedLenFeature"):
         frame.collect()
     calls = []
 

@@ -288,7 +288,7 @@ def test_arguments_are_checked(shards: str, xarray_engine: str) -> None:
     with pytest.raises(ValueError, match="rows are not counted: open with counts='auto'"):
         xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, counts=None)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"coords": "label"}, ValueError, "coords is a list of columns"),
+        ({"coords": "label"}, ValueError, "coords must be a list of columns"),
         ({"coords": ["lable"]}, UnknownFeatureError, "did you mean 'label'"),
         ({"dimension_names": {"x": ()}}, UnknownFeatureError, "no column 'x'"),
         ({"dimension_names": {"image": ("a", "b")}}, ValueError, "has 2 names"),
@@ -342,9 +342,9 @@ def test_flat_columns_of_unusual_data_sets(shards: str) -> None:
     empty = dtf.Dataset.from_arrays({"a": [[1], []]}).rows[:0].to_xarray(ragged="flat")
     assert empty["a.values"].shape == (0,) and empty["a.row_splits"].values.tolist() == [0]
     grouped = ds[["tokens", "steps/reward"]].schema.with_groups({"both": ["tokens", "steps/reward"]})
-    with pytest.raises(dtf.FeatureError, match="features of group 'both' have one number of items"):
+    with pytest.raises(dtf.FeatureError, match="features of group 'both' must have the same number of items"):
         dtf.read_tfrecord(shards, grouped).to_xarray(ragged="flat")
-    with pytest.raises(ValueError, match="ragged is 'objects' or 'flat'; got 'padded'"):
+    with pytest.raises(ValueError, match="ragged must be 'objects' or 'flat'; got 'padded'"):
         ds.to_xarray(ragged="padded")  # type: ignore[arg-type]
 
 
@@ -397,7 +397,7 @@ def test_xarray_writes_no_objects_that_it_would_change(tmp_path: Path, way: str,
             opened[[name, "n"]].to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
     if name == "tokens":
         if way in ("lazy", "together", "persisted"):
-            with pytest.raises(TypeError, match=r"differ in length or shape: ds.to_xarray\(ragged='flat'\)"):
+            with pytest.raises(TypeError, match=r"differ in length or shape: write ds.to_xarray\(ragged='flat'\)"):
                 opened[name].mean().compute()
         return
     with warnings.catch_warnings():
