@@ -229,7 +229,7 @@ def _about_option(error: click.NoSuchOption, ctx: click.Context, dashed: str) ->
         return f"Write {dashed or same.opts[0]}{value}: {same.help}"
     if option in ("-o", "--out", "--output"):
         if command.name == "index":
-            return "The command writes the index of each shard next to it."
+            return "The command writes an index next to each shard."
         writes = command.name in TARGETS
         return (
             "The new file or store is the last argument." if writes else "The command prints: write > FILE at the end."

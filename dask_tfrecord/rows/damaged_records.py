@@ -84,7 +84,7 @@ def checked_errors(errors: Any, *ways: str) -> None:
     """Raise ValueError unless `errors=` is one of these ways to handle damaged records."""
     if errors not in ways:
         *others, last = map(repr, ways)
-        raise ValueError(f"errors is {', '.join(others)} or {last}; got {errors!r}")
+        raise ValueError(f"errors must be {', '.join(others)} or {last}; got {errors!r}")
 
 
 def runs_left(shards: Shards, errors: str) -> Callable[[int], Iterator[RecordRange]] | None:

@@ -163,7 +163,7 @@ def _pad_chunk(
 
     def refuse(row: int, held: str, length: int) -> FeatureError:
         return FeatureError(
-            f"feature {name!r} holds {held} where padded(length={length if len(lengths) == 1 else lengths}) takes "
+            f"feature {name!r} holds {held}, but padded(length={length if len(lengths) == 1 else lengths}) takes "
             f"{length} at most; rows are never cut: give a larger length",
             locate_in_chunk(source, borders, int(number[0]), row, name),
         )

@@ -516,7 +516,7 @@ def test_every_command_skips_damage_among_the_first_records(torn: Path, tmp_path
     assert dtf.infer_schema(torn, errors="skip") == dtf.infer_schema(torn / "s-1.tfrecord")
     assert dtf.inspect_records(torn, errors="skip", sample=None).records == 28
     for call in (dtf.infer_schema, partial(dtf.copy_tfrecord, target=tmp_path / "x")):
-        with pytest.raises(ValueError, match="errors is 'raise' or 'skip'; got 'fill'"):
+        with pytest.raises(ValueError, match="errors must be 'raise' or 'skip'; got 'fill'"):
             call(torn, errors="fill")
 
 

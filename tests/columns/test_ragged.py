@@ -83,7 +83,7 @@ def test_a_row_that_is_too_long_is_named_with_its_record(tmp_path: Path) -> None
     second = str(tmp_path / "1.tfrecord")
     ds = dtf.read_tfrecord(tmp_path, feature, chunks=3)
     for way in (ds, ds.rows[1:], ds.rows[[3, 0]], ds.map_blocks(lambda blocks: blocks)):
-        with pytest.raises(FeatureError, match="'v' holds 3 values where padded") as caught:
+        with pytest.raises(FeatureError, match="'v' holds 3 values, but padded") as caught:
             way.padded("v", 2).compute()
         assert caught.value.place is not None
         assert (caught.value.place.file, caught.value.place.record, caught.value.place.feature) == (second, 1, "v")

@@ -319,7 +319,10 @@ def wrong(**options: Any) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (wrong(value_errors="ignore"), "value_errors is 'raise', 'fill', 'mark', 'skip', or one of them by column"),
+        (
+            wrong(value_errors="ignore"),
+            "value_errors must be 'raise', 'fill', 'mark', 'skip', or one of them by column",
+        ),
         (wrong(value_errors={"jpeg": "drop"}), "one of them by column"),
         (wrong(value_errors={"jpg": "skip"}), "value_errors: no column 'jpg'; did you mean 'jpeg'"),
         (wrong(value_errors="skip", counts=None), "needs counted records"),

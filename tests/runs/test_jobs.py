@@ -224,7 +224,7 @@ def test_what_other_programs_cannot_read_is_refused(writer: Writer, ds: dtf.Data
         job.write(4, 5)
     with pytest.raises(ValueError, match="the job has 4 parts: 0 to 3; got 4"):
         job.write(4, 4)
-    with pytest.raises(ValueError, match="part is a number, 0 or more; got -1"):
+    with pytest.raises(ValueError, match="part must be a number, 0 or more; got -1"):
         job.write(-1)
 
 

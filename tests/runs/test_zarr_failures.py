@@ -64,6 +64,7 @@ def test_an_existing_group_is_refused_before_a_row_is_read(ds: dtf.Dataset, stor
     assert dtf.from_zarr(store).nrows == 3
 
 
+@pytest.mark.filterwarnings("ignore:to_zarr does not write .tfrecord files")
 @pytest.mark.parametrize("mode", ["w", "w-"])
 def test_paths_that_are_not_groups_are_refused(ds: dtf.Dataset, shards: Path, store: Path, mode: Any) -> None:
     zarr.create_array(store, data=np.full(3, 5))

@@ -342,7 +342,7 @@ def test_options_are_checked(ds: dtf.Dataset) -> None:
         ({"seed": -1}, "seed is at least 0"),
         ({"window": 5}, "window= needs"),
         ({"shuffle": "window", "window": 0}, "window is 1 to"),
-        ({"drop_remainder": 1}, "drop_remainder is True or False"),
+        ({"drop_remainder": 1}, "drop_remainder must be True or False"),
         ({"shard": 3}, "shard is a pair"),
         ({"shard": (2, 2)}, "the index of a shard is 0 to 1; got 2"),
         ({"shuffle": "full", "shard": (0, 2)}, "the same seed"),
