@@ -53,7 +53,8 @@ def checked_modes(value_errors: Any, counts: Any) -> Mapping[str, str] | str:
     for mode in modes:
         if mode not in MODES:
             raise ValueError(
-                f"value_errors must be {', '.join(map(repr, MODES))}, or one of them by column; got {value_errors!r:.100}"
+                f"value_errors must be {', '.join(map(repr, MODES))}, or one of them by column; got "
+                f"{value_errors!r:.100}"
             )
     if counts is None and any(mode != "raise" for mode in modes):
         raise ValueError(
