@@ -127,7 +127,7 @@ def test_padded_to_the_longest(every: dtf.Dataset, name: str) -> None:
             longest = np.searchsorted(ends, longest, side="right") - 1
         rows = "|".join(map(str, longest))
         with pytest.raises(
-            FeatureError, match=f"record ({rows}): feature '{name}' holds {lengths[level]} .*where padded"
+            FeatureError, match=f"record ({rows}): feature '{name}' holds {lengths[level]} .*but padded"
         ):
             every.padded(name, short if len(short) > 1 else short[0]).compute()
 
