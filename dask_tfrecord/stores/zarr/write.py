@@ -243,7 +243,6 @@ def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOption
     target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
     if isinstance(target.store, str):
         check_not_numbered(target.store)
-        warn_of_suffix(target.store, "to_zarr", ".zarr")
     target.check_rewritable()
     mode = check_mode(options["mode"], "the group", resume=options["resume"])
     if options["resume"]:
@@ -253,6 +252,8 @@ def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOption
     ):
         # An empty place in a store has neither a group nor a claim: one request, and zarr would send several.
         target.journal().check_free(lambda: check_free(target, mode, origin))
+    if isinstance(target.store, str):
+        warn_of_suffix(target.store, "to_zarr", ".zarr")
     return target
 
 
