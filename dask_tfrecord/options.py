@@ -59,7 +59,7 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
     number = int(value)
     if number < least or (most is not None and number > most):
         limit = f"at least {least}" if most is None else f"{least} to {most:,}"
-        raise ValueError(f"{name} is {limit}; got {value}")
+        raise ValueError(f"{name} must be {limit}; got {value}")
     return number
 
 
@@ -220,9 +220,9 @@ class ZarrTargetOptions(FileOptions, total=False):
         ``"w-"`` raises an error if the group exists; ``"w"`` replaces it. ``"a"`` adds columns to its rows, or creates
         it if it does not exist; a column that already exists raises a `SchemaError`.
     resume : bool, default False
-        Continue an interrupted conversion, and keep what is written if this call fails, too. Files, features and
-        options must be the same. Only missing or damaged write units are written, and none if the group is complete. If
-        nothing can be continued, start a conversion.
+        Continue an interrupted conversion, and keep what is written if this one fails. Files, features and options must
+        be the same. Only missing or damaged write units are written, and none if the group is complete. If nothing can
+        be continued, start a conversion.
     compute : bool, default True
         Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until that has
         succeeded, the group is marked as incomplete.
@@ -386,8 +386,8 @@ class LeRobotOptions(TypedDict, total=False):
         or creates it if it does not exist. `fps`, columns and encoder must equal the data set's, and so must
         `robot_type` if you give it.
     resume : bool, default False
-        Continue an interrupted conversion, and keep what is written if this call fails, too. Rows and options must be
-        the same. If the conversion is complete already (with ``mode="a"``, if it was the last one), nothing is written.
+        Continue an interrupted conversion, and keep what is written if this one fails. Rows and options must be the
+        same. If the conversion is complete already (with ``mode="a"``, if it was the last one), nothing is written.
     """
 
     fps: Required[Annotated[int, Option(REQUIRED)]]

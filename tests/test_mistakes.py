@@ -80,7 +80,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where(ds["label"] == 3), "write ds.rows[mask] to pick rows by a mask"),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, shuffle=100), 'write shuffle="window", window=100'),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, pad={"token": None}), "did you mean 'tokens'?"),
-    (lambda ds: ds.batches(0), "batch_size is at least 1; got 0"),
+    (lambda ds: ds.batches(0), "batch_size must be at least 1; got 0"),
     (lambda ds: ds.batches(), "batches() needs 'batch_size': write ds.batches(2)"),  # type: ignore[call-arg]
     (
         lambda ds: dtf.from_zarr("train-*.tfrecord"),

@@ -215,7 +215,7 @@ def copy(
     begin: Callable[..., None] | None,
     **arguments: Any,
 ) -> None:
-    """Copy records to new shards of a different size or compression.
+    """Copy records to shards of a new size or compression.
 
     --where and --columns copy only some records or features. Records with any payload are copied byte for byte; with
     --columns, they must be Examples or SequenceExamples. --where needs the features that it compares: from --features,
@@ -463,7 +463,7 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
     *("errors", "value_errors", "threads"),
 )
 def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
-    """Draw the first records: images as pictures, the rest as a table.
+    """Draw the first records, as images and a table.
 
     TARGET ends in .png, or in .html for a page; - shows the images and the table in the terminal. The features are
     those that the schema command prints, and bytes that contain encoded images are decoded. Needs Pillow.
@@ -724,7 +724,7 @@ def to_tfrecord(
 def virtual(
     pattern: str | list[str], target: str, features: str | None, columns: list[str] | None, threads: int
 ) -> None:
-    """Write a Zarr store that refers to shards, without copying values.
+    """Write a Zarr store that refers to shards, without a copy.
 
     TARGET ends in .json or .parquet. It contains kerchunk references to ranges of records; zarr and xarray open them
     where this package is installed. Ragged rows in several chunks need zarr 3.2 or later with its setting

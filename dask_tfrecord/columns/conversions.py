@@ -419,7 +419,7 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
             hint = f": it takes {dtype_name(dtypes[1])}"
         elif castable(dtypes[1], dtypes[0]):
             hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
-        raise SchemaError(f"column {column!r} is of {dtype_name(dtypes[0])}, which {holder} does not hold{hint}")
+        raise SchemaError(f"column {column!r} is of {dtype_name(dtypes[0])}, which {holder} can't store{hint}")
     has, takes = given.row_shape, wanted.row_shape
     # Shapes that differ by row are checked when the rows exist.
     free = given.own_shapes > 0 and wanted.own_shapes > 0
@@ -429,7 +429,7 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
         raise SchemaError(f"column {column!r} has rows of shape {has}, but {holder} takes {takes}")
     levels = given.ragged_rank - wanted.ragged_rank
     if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
-        raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
+        raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} can't store")
 
 
 def as_read(wanted: Feature, block: Block) -> Block:

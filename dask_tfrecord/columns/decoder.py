@@ -707,8 +707,8 @@ class _Reader:
             self._read_selected(run, run.selected, job)
         if run.ends_shard and not self.window.exhausted:
             raise CorruptRecordError(
-                f"{plural(self.record, 'record')} expected, and more bytes follow them: the counts given are wrong, or "
-                f"the file has changed since it was counted",
+                f"{plural(self.record, 'record')} expected, but more bytes follow: the counts that were given are "
+                "wrong, or the file has changed since it was counted",
                 Location(self.shard.path, self.record, self.window.offset),
             )
 
@@ -821,8 +821,8 @@ class _Reader:
         if not self.window.exhausted:
             return framing_error(self.window, self.record)
         return CorruptRecordError(
-            f"the shard ends where {plural(missing, 'more record')} should follow: the counts given are wrong, or the "
-            f"file has changed since it was counted",
+            f"the shard ends where {plural(missing, 'more record')} should follow: the counts that were given are "
+            "wrong, or the file has changed since it was counted",
             Location(self.shard.path, self.record, self.window.offset),
         )
 

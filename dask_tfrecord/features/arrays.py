@@ -193,7 +193,7 @@ def _own_times(given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return given.copy()
     made = given.astype(dtype)
     if not ((made == given) | np.isnat(given)).all():
-        raise ValueError(f"{dtype} does not hold times of {given.dtype} without rounding")
+        raise ValueError(f"{dtype} can't store times of {given.dtype} without rounding")
     return made
 
 

@@ -51,7 +51,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
     length, stored = _HEAD.unpack(window.view(0, HEADER))
     computed = masked_crc32c(window.view(0, 8))
     if stored != computed:
-        found = f"the CRC of the length does not hold (stored {stored:#010x}, computed {computed:#010x})"
+        found = f"the CRC of the length does not match (stored {stored:#010x}, computed {computed:#010x})"
         if record == 0:
             return _not_a_shard(window, found, location)
         return CorruptRecordError(
@@ -99,7 +99,7 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
     computed = mask_crc32c(crc)
     if stored != computed:
         text = (
-            f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
+            f"the CRC of the payload does not match (stored {stored:#010x}, computed {computed:#010x}, "
             f"{plural(length, 'byte')}). Fetch or write the file again"
         ) + Spelled("; check_crc=False reads the payload as it is", "")
         return CorruptRecordError(text + _REMEDY, location)

@@ -108,8 +108,8 @@ def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
     found = _scanned_count(shard, check_crc)
     if found != count:
         raise CorruptRecordError(
-            f"{plural(count, 'record')} expected, {found:,} found: the counts given are wrong, and so are the numbers "
-            f"of rows; counts='scan' counts the records",
+            f"{plural(count, 'record')} expected, {found:,} found: the counts that were given are wrong, and so are "
+            "the numbers of rows; counts='scan' counts the records",
             Location(shard.path),
         )
 

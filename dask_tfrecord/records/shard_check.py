@@ -63,7 +63,7 @@ _MAX_SHIFT = 64
 
 
 # Reasons of damage: of a header, and of a file without an intact record.
-_LENGTH_DAMAGED = "the CRC of the length does not hold"
+_LENGTH_DAMAGED = "the CRC of the length does not match"
 _NO_SHARD = "the file is not a TFRecord file, or its start is damaged"
 
 
@@ -515,7 +515,7 @@ def _damage_reason(before: _Stretch, end: int) -> str:
         return _LENGTH_DAMAGED
     if before.header_end > end:
         return f"the record takes {before.header_end - before.end} bytes, and {left} are left: the file was cut"
-    return "the CRC of the payload does not hold"
+    return "the CRC of the payload does not match"
 
 
 REPORT_SUFFIX = ".damage.json"

@@ -190,7 +190,7 @@ def test_an_index_determines_the_number_of_lost_records(tmp_path: Path) -> None:
     assert [(lost.start, lost.stop, lost.records) for lost in report.lost] == [
         *((at[3], at[5], 2), (at[9], at[10], 1), (at[15], at[20], 5))
     ]
-    assert {lost.reason for lost in report.lost} == {"the CRC of the length does not hold"}
+    assert {lost.reason for lost in report.lost} == {"the CRC of the length does not match"}
     filled = dtf.read_tfrecord(path, FEATURES, errors="fill").compute()
     assert filled["number"].tolist() == [0, 1, 2, -1, -1, 5, 6, 7, 8, -1, *range(10, 15), *[-1] * 5]
     # After truncation or insertion, intact and lost records still add up to the records of the index.

@@ -117,9 +117,9 @@ def test_an_empty_file(golden: Path) -> None:
 
 # Damage that the header scan finds. The eighth record begins at byte 5723, the thirteenth at byte 6120.
 AT_OPEN = {
-    "huge_length": (7, 5723, "the CRC of the length does not hold|truncated payload"),
-    "length_bit": (7, 5723, "the CRC of the length does not hold"),
-    "length_crc": (7, 5723, "the CRC of the length does not hold"),
+    "huge_length": (7, 5723, "the CRC of the length does not match|truncated payload"),
+    "length_bit": (7, 5723, "the CRC of the length does not match"),
+    "length_crc": (7, 5723, "the CRC of the length does not match"),
     "not_a_tfrecord": (0, 0, "not a TFRecord file"),
     "trailing_garbage": (20, 6789, "truncated header: expected 12 bytes, found 8"),
     "truncated_footer": (12, 6120, "truncated footer"),
@@ -127,8 +127,8 @@ AT_OPEN = {
     "truncated_payload": (12, 6120, "truncated payload"),
 }
 WHEN_READ = {
-    "payload_bit": (7, 5723, "the CRC of the payload does not hold"),
-    "payload_crc": (7, 5723, "the CRC of the payload does not hold"),
+    "payload_bit": (7, 5723, "the CRC of the payload does not match"),
+    "payload_crc": (7, 5723, "the CRC of the payload does not match"),
 }
 
 
@@ -155,7 +155,7 @@ def test_damage_is_reported_when_it_is_read(golden: Path, features: dict[str, An
         assert [row for row in range(20) if unchecked[row] != intact[row]] == [record][: name == "payload_bit"]
     if "length" in name and name != "length_crc":
         # Without CRCs, a wrong length is detected only at the next header.
-        with pytest.raises(CorruptRecordError, match=r"CRC of the length does not hold|truncated"):
+        with pytest.raises(CorruptRecordError, match=r"CRC of the length does not match|truncated"):
             list(dtf.read_records(path, check_crc=False))
     ways: list[Callable[[dtf.Dataset], object]] = [
         lambda ds: ds.compute(),
@@ -219,10 +219,10 @@ def test_counts_that_are_wrong(golden: Path, tmp_path: Path, compress: Callable[
     wanted = {name: np.concatenate([array] * 3) for name, array in expected(golden, "fixed_shapes").items()}
     check(dtf.read_tfrecord(paths, features, counts=[41, 41, 41], chunks=10).compute(), wanted)
     for counts, record, message in [
-        ([41, 40, 41], 40, "40 records expected, and more bytes follow"),
+        ([41, 40, 41], 40, "40 records expected, but more bytes follow"),
         ([41, 42, 41], 41, "the shard ends where 1 more record"),
         ([41, 0, 41], 0, "expected no records, found bytes"),
-        ([41, 1, 41], 1, "1 record.* expected, and more bytes follow"),
+        ([41, 1, 41], 1, "1 record.* expected, but more bytes follow"),
         ([41, 10**6, 41], 41, "the shard ends where 999,959 more record"),
     ]:
         for column in (None, "v"):
@@ -235,9 +235,9 @@ def test_counts_that_are_wrong(golden: Path, tmp_path: Path, compress: Callable[
     for wrong in ([41, 40, 41], [41, 42, 41]):
         ds = dtf.read_tfrecord(paths, features, counts=wrong)
         for part in (ds.rows[44], ds.rows[[46, 42]], ds.rows[43:50], ds["v"][43:50], ds.rows[41:81:10]):
-            with pytest.raises(CorruptRecordError, match=r"b: .*the counts given are wrong"):
+            with pytest.raises(CorruptRecordError, match=r"b: .*the counts that were given are wrong"):
                 part.compute()
-        with pytest.raises(CorruptRecordError, match="the counts given are wrong"):
+        with pytest.raises(CorruptRecordError, match="the counts that were given are wrong"):
             ds.rows[43:50].to_zarr(tmp_path / "s.zarr")
         # Other shards are intact.
         check(ds.rows[[5, 1]].compute(), {name: array[[5, 1]] for name, array in wanted.items()})

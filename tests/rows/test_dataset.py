@@ -237,7 +237,7 @@ def test_samples(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns) -> No
     assert set().union(*drawn[2:4]) - set(range(17)), "any row may be drawn"
     assert tokenize(ds.sample(5, 1)) == tokenize(ds.sample(5, 1)) != tokenize(ds.sample(5))
     for n in (-1, ROWS + 1):
-        with pytest.raises(ValueError, match=f"the number of rows n is 0 to {ROWS}; got {n}"):
+        with pytest.raises(ValueError, match=f"the number of rows n must be 0 to {ROWS}; got {n}"):
             ds.sample(n)
     with pytest.raises(ValueError, match="only counted rows can be sampled"):
         uncounted.sample(1)
@@ -292,7 +292,7 @@ def test_shuffled_rows_are_those_of_the_first_epoch(ds: dtf.Dataset, wanted: Col
     again = ds.rows[kept].shuffle(seed=1)["label"].compute()
     assert sorted(again.tolist()) == sorted(wanted["label"][kept].tolist())
     assert ds.shuffle()["label"].name != ds.shuffle()["label"].name
-    with pytest.raises(ValueError, match="seed is at least 0; got -1"):
+    with pytest.raises(ValueError, match="seed must be at least 0; got -1"):
         ds.shuffle(seed=-1)
 
 

@@ -201,7 +201,7 @@ def test_columns_that_are_added_are_refused_too() -> None:
             r"'x': row 1 has dtype int16 and shape \(1, 4\)",
         ),
         ([[1], [2, 1 << 25 | 1]], FLOATS, "row 1 holds 33554433"),
-        ([0.5], NUMBER, r"float64, which FixedLenFeature.*int64.* does not hold"),
+        ([0.5], NUMBER, r"float64, which FixedLenFeature.*int64.* can't store"),
         ([[[1, 2], [3]], [], [[4]]], None, r"'x' has nested rows, which an Example can't store.*sequence_features="),
         (da.from_array(np.array(["a", "\ud800"]), chunks=1), None, r"'x': row 0 holds '\\ud800'"),
         ([1], ["x"], r"features must be a mapping.*got \['x'\]; columns= picks"),

@@ -267,8 +267,8 @@ def stored(path: Path, compression: str | None, *, stop: int | None = None, flip
 def test_damage_is_found_where_it_is(tmp_path: Path, compression: str | None) -> None:
     """Payloads are checked where they are picked, headers on the way, and the end of a shard."""
     cases: list[tuple[dict[str, Any], list[int], int, str]] = [
-        ({"flipped": [int(OFFSETS[2_000]) + 13]}, [*PICKED, 2_000], 2_000, "the CRC of the payload does not hold"),
-        ({"flipped": [int(OFFSETS[1_001]) + 8]}, PICKED, 1_001, "the CRC of the length does not hold"),
+        ({"flipped": [int(OFFSETS[2_000]) + 13]}, [*PICKED, 2_000], 2_000, "the CRC of the payload does not match"),
+        ({"flipped": [int(OFFSETS[1_001]) + 8]}, PICKED, 1_001, "the CRC of the length does not match"),
         ({"stop": int(OFFSETS[2_001]) + 5}, PICKED, 2_001, "truncated header"),
         ({"stop": int(OFFSETS[2_001]) + 30}, PICKED, 2_001, "truncated payload"),
     ]

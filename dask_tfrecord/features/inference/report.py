@@ -381,7 +381,7 @@ class FeatureReport:
         if self.mixed:
             units, held = ("items", "feature") if self.in_items else ("steps", "feature list")
             text += f"; {units} of one record differ in {plural(self.mixed, 'record')}"
-            lead = f". No column holds this {held}:"
+            lead = f". A column can't hold this {held}:"
         elif len(set(files)) == len(files):
             lead = ". Read the shards of one kind, or"
         else:

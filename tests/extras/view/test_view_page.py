@@ -437,7 +437,7 @@ def test_rows_of_rows_and_damaged_rows_are_shown(show: Show, tmp_path: Path) -> 
     tab.wait_for("1, 2, 3", ".layer .row")
     tab = show(GOLDEN / "damaged_payload_bit.tfrecord")
     tab.open("rows")
-    tab.wait_for("the CRC of the payload does not hold", ".layer .row .bad")
+    tab.wait_for("the CRC of the payload does not match", ".layer .row .bad")
     title = tab.run("return document.querySelector('.layer .bad').title")
     assert "damaged_payload_bit.tfrecord: record 7" in title
 
