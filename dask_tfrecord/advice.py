@@ -190,8 +190,8 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "mean min minimum max maximum std": "write ds.describe()[COLUMN].numbers.mean, for a column of numbers",
     },
     "ragged": {
-        "to_tensor to_numpy numpy": "write ds.batches(2, pad={'tokens': None}), with the name of your column, to pad "
-        "rows to one length",
+        "to_tensor to_numpy numpy": "write ds.batches(2, pad={'tokens': None}), with the name of your column, to "
+        "pad rows to the same length",
         "to_list tolist": "write [row.tolist() for row in block]",
     },
     "preview": {
@@ -241,7 +241,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "batches.repeat batches.num_epochs": "write epochs=VALUE",
         "batches.reshuffle_each_iteration": "leave it out: shuffle='full' gives each epoch a different order",
         "RaggedFeature.ragged_rank": "leave it out: partitions= has a partition for each level of rows",
-        "where.other where.drop": "leave it out: the rows that do not meet the condition are left out",
+        "where.other where.drop": "leave it out: where() always drops the rows that do not meet the condition",
         "to_parquet.partition_on to_parquet.partition_cols": "leave it out: each chunk of rows becomes a file. For a "
         "data set per value, write ds.where([('label', '==', 3)]).to_parquet(path)",
         "num_shards n_shards to_tfrecord.shards": "write records_per_shard=math.ceil(ds.nrows / VALUE) for VALUE "
@@ -272,16 +272,16 @@ _FAILURES = {
     "positional argument": "it is called with one argument, a dict of arrays",
     "RaggedBlock": "rows that differ in length are a RaggedBlock: write dtf.RaggedBlock(blocks[RAGGED].values * 2, "
     "blocks[RAGGED].row_splits) to change its values, or numpy.array([row.sum() for row in blocks[RAGGED]], "
-    "'float64') for a number per row",
+    "'float64') for one number per row",
     "is out of bounds for array of dimension": "text, bytes and rows that differ in shape are objects along one "
     "axis: leave out axis=",
     "truth value of an": "a block has several rows: write & for `and`, | for `or` and ~ for `not`, as in "
     "(blocks[NUMBER] > 2) & (blocks[NUMBER] < 5), and numpy.where(blocks[NUMBER] > 2, 1, 0) for `if`",
     "'numpy.ndarray' object has no attribute": "a block is a NumPy array of all its rows: write numpy.sqrt("
-    "blocks[NUMBER]), or another function of NumPy, and of numpy.strings for text",
+    "blocks[NUMBER]), or another NumPy function, and numpy.strings for text",
     "'dict' object has no attribute": "write blocks[NAME] for a column",
     "can be converted to Python scalars": "a block has several rows, not one: write blocks[NUMBER].astype('int64') "
-    "for int, and functions of NumPy in place of those of one number",
+    "for int, and NumPy functions instead of functions of one number",
     "string operation on non-string": "the rows are bytes: read the column with TextFeature() to get text",
 }
 ADVICE: Mapping[str, Mapping[str, str]] = {

@@ -48,7 +48,7 @@ def complete(given: type[_Given], options: _Given) -> _Given:
     found = cast(Mapping[str, Any], options)
     for name, (kind, _) in options_of(given).items():
         if kind is bool and isinstance(found.get(name), str):
-            raise TypeError(f"{name} is True or False; got {found[name]!r:.100}")
+            raise TypeError(f"{name} must be True or False; got {found[name]!r:.100}")
     return cast(_Given, {name: found.get(name, option.default) for name, (_, option) in options_of(given).items()})
 
 

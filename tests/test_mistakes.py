@@ -69,13 +69,13 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds[:4:2], "write ds.rows[:4:2] to pick rows"),
     (lambda ds: ds[ds["label"] == 3], "write ds.rows[key] to pick rows by ints, a slice or a mask"),
     (lambda ds: np.asarray(ds), "or ds.to_dataframe().compute() for a DataFrame"),
-    (lambda ds: ds.where("label = 3"), 'Write two signs for equality: "label == 3"'),
+    (lambda ds: ds.where("label = 3"), 'Write two equals signs: "label == 3"'),
     (lambda ds: ds.where("label == 3 & label < 5"), "Write 'and' instead of '&': \"label == 3 and label < 5\""),
     (lambda ds: ds.where("(label == 3) | (len(tokens) > 1)"), '"label == 3 or len(tokens) > 1"'),
     (lambda ds: ds.where("(label == 3)"), 'Leave out the parentheses: "label == 3"'),
     (lambda ds: ds.where("(label == 3 or label == 4) and label < 5"), 'write "a and c or b and c"'),
     (lambda ds: ds.where("text == one"), "Write text in quotes: \"text == 'one'\""),
-    (lambda ds: ds.where(("label", "==", 3)), "filters are a list of tuples: write [('label', '==', 3)]"),
+    (lambda ds: ds.where(("label", "==", 3)), "filters must be a list of tuples: write [('label', '==', 3)]"),
     (lambda ds: ds.where("lable == 3"), "did you mean 'label'?"),
     (lambda ds: ds.where(ds["label"] == 3), "write ds.rows[mask] to pick rows by a mask"),  # type: ignore[arg-type]
     (lambda ds: ds.batches(2, shuffle=100), 'write shuffle="window", window=100'),  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: compute(missing=dtf.FixedLenFeature((), "int64")),
         "have it, give it a default_value",
     ),
-    (lambda ds: compute(text=dtf.ImageFeature()), "read pixels by their shape, as in RawFeature("),
+    (lambda ds: compute(text=dtf.ImageFeature()), "read raw pixels with RawFeature("),
     (lambda ds: ds.batches(2).prefetch(2), "leave it out: ds.batches(2) decodes batches ahead"),  # type: ignore[attr-defined]
     (lambda ds: ds.batches(2).map(len), "write ds.map_blocks(function).batches(2): the function receives a dict"),  # type: ignore[attr-defined]
     (lambda ds: ds.batches(2).take(1), "write itertools.islice(ds.batches(2), 3) for the first 3"),  # type: ignore[attr-defined]
@@ -176,7 +176,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.to_tfrecord({}, "o.tfrecord"), "records need at least one array: write {name: array}"),
     (lambda ds: dtf.Schema.read(Path("notes.txt")), "it begins with 'label int64'. Pass a file that Schema.to_json"),
     (lambda ds: dtf.Schema.read("notes.json"), "no schema file 'notes.json' exists"),
-    (lambda ds: ds.where("label === 3"), 'Write two signs for equality: "label == 3"'),
+    (lambda ds: ds.where("label === 3"), 'Write two equals signs: "label == 3"'),
     (lambda ds: ds.where("label"), 'Write a value after it: "label == 3"'),
     (lambda ds: ds.where("len(tokens) >"), 'Write a value after it: "len(tokens) > 3"'),
     (lambda ds: ds.where("1 < label <= 3"), 'Write two comparisons: "label > 1 and label <= 3"'),
@@ -272,10 +272,10 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.rename(label=3), "the new name of 'label' must be text; got 3"),  # type: ignore[arg-type]
     (lambda ds: ds.describe().compare(ds), "compare takes Statistics"),  # type: ignore[arg-type]
     (lambda ds: ds.persist("label"), "write ds.persist(), or ds[['label']].persist()"),  # type: ignore[call-arg]
-    (lambda ds: ds.to_backend("gpu"), "dask knows no backend 'gpu'"),
+    (lambda ds: ds.to_backend("gpu"), "dask has no backend 'gpu'"),
     (lambda ds: ds.padded("tokens", "a"), "length must be a number of values, or a tuple of them; got 'a'"),  # type: ignore[arg-type]
     (lambda ds: ds.view(port=99_999), "port must be a number from 0, for a free one, to 65,535; got 99999"),
-    (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
+    (lambda ds: dtf.sample_from_datasets(ds), "datasets must be a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
     (
         lambda ds: ds.shuffle(1000),
         "1000 is the seed, and all rows are mixed: write ds.shuffle(seed=1000), or ds.batches",
@@ -286,7 +286,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.map_blocks(lambda b: {"n": b.label}), "write blocks['label'] for a column"),  # type: ignore[attr-defined]
     (
         lambda ds: ds.map_blocks(lambda b: {"n": b["text"].str.upper()}),
-        "or another function of NumPy, and of numpy.strings",
+        "or another NumPy function, and numpy.strings",
     ),
     (lambda ds: ds.to_zarr("s3:/bucket/x.zarr"), "'s3:/bucket/x.zarr' is a local path; did you mean s3://…?"),
     (lambda ds: ds.to_tfrecord("gs:/bucket/x.tfrecord"), "did you mean gs://…?"),
@@ -356,7 +356,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where(lambda b: b["lable"] == 3).compute(), "lable"),
     (
         lambda ds: dtf.to_tfrecord({"x": [{"a": 1}]}, "z"),
-        "dicts as rows, and each key is a column: write {'a': values}",
+        "dicts as rows: make each key a column, and write {'a': values}",
     ),
     (lambda ds: dtf.to_tfrecord({"x": [{1}]}, "z"), "array 'x' has rows of type set: give it values of one type"),
     (lambda ds: ds[["text"]].to_xarray().to_zarr("bytes.zarr"), "write ds.to_zarr(path), which keeps them"),
@@ -380,7 +380,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.to_tfrecord({"x": np.array(["2020"], "M8[D]")}, "z"), ".astype('int64') for microseconds since"),
     (
         lambda ds: dtf.Schema(dict(ds.schema), classes={"label": {"square": 1, "circle": 0}}),  # type: ignore[dict-item]
-        "a list of names, in which name i is that of class i: write classes={'label': ['circle', 'square']}",
+        "a list of names, with name i for class i: write classes={'label': ['circle', 'square']}",
     ),
     (
         lambda ds: dtf.Schema(dict(ds.schema), classes={"label": {0: "circle", 1: "square"}}),  # type: ignore[dict-item]
@@ -408,7 +408,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.ragged("label"), "with the same shape in all rows: write ds['label']"),
     (
         lambda ds: ds.map_blocks(lambda b: {"m": np.array([b["label"].sum()])}),
-        "returned 1 row of 'm': it has to return a value for each row, as blocks['label'] * 2 does",
+        "returned 1 row of 'm': it must return a value for each row, as blocks['label'] * 2 does",
     ),
     (lambda ds: dtf.ImageFeature((32, 32)), "To resize images, write ImageFeature(size=(32, 32))"),
     (lambda ds: ds.to_zarr("z.zarr", compression="gzip"), "write compressors=zarr.codecs.GzipCodec()"),  # type: ignore[call-arg]
@@ -419,14 +419,17 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.from_zarr("stored.zarr", group="a"), "write component='a' for a group of this name"),  # type: ignore[call-arg]
     (lambda ds: ds.batches(2, repeat=3), "write epochs=3"),  # type: ignore[call-arg]
     (lambda ds: next(ds.batches(2))["tokens"].to_tensor(), "write ds.batches(2, pad={'tokens': None})"),  # type: ignore[attr-defined]
-    (lambda ds: ds.where("label == 1", other=0), "leave it out: the rows that do not meet the condition"),  # type: ignore[call-arg]
+    (
+        lambda ds: ds.where("label == 1", other=0),
+        "leave it out: where() always drops the rows that do not meet the condition",
+    ),  # type: ignore[call-arg]
     (lambda ds: ds.where(lambda b: b["label"].mean() > 1), "compare each row, as in blocks['label']"),
     (lambda ds: setattr(ds, "label", 3), "write ds = ds.assign({'label': array})"),
     (lambda ds: dtf.Dataset.from_arrays(label=[1]), "there are 'arrays', 'features'"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("written.parquet"), "to_zarr does not write .parquet files: write ds.to_parquet("),
     (lambda ds: ds.to_tfrecord("x.csv"), "to_tfrecord does not write .csv files: write '"),
     (lambda ds: ds.to_parquet("x.zarr"), "to_parquet does not write .zarr files: write ds.to_zarr('x.zarr')"),
-    (lambda ds: ds.to_tfrecord("x.gz"), "the new files are not compressed, as the name"),
+    (lambda ds: ds.to_tfrecord("x.gz"), "the new files are not compressed, although the name"),
     (lambda ds: dtf.copy_tfrecord("train-*", "x.zst"), "says: write compression='zstd'"),
     (lambda ds: dtf.read_tfrecord("train-{shard:05d}-of-%05d.tfrecord"), "; write 'train-*-of-*.tfrecord'"),
     (
@@ -445,8 +448,8 @@ MISTAKES: list[tuple[Mistake, str]] = [
     ),
     (lambda ds: dtf.read_tfrecord(f"{FIRST}, {SECOND}"), f"write a list of paths: ['{FIRST}', '{SECOND}']"),
     (lambda ds: dtf.read_tfrecord("train-*", sample=5), "write features=dtf.infer_schema(path, sample=5)"),  # type: ignore[call-arg]
-    (lambda ds: ds.to_parquet("z", tensors="no"), "tensors is True or False; got 'no'"),  # type: ignore[arg-type]
-    (lambda ds: ds.to_parquet(ds), "the name of the new directory is a path; got <dask_tfrecord.Dataset"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_parquet("z", tensors="no"), "tensors must be True or False; got 'no'"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_parquet(ds), "the name of the new directory must be a path; got <dask_tfrecord.Dataset"),  # type: ignore[arg-type]
     (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
 
@@ -544,7 +547,7 @@ COMMANDS = [
     (f"head {FIRST} --limit 3", "Write -n N: Number of records."),
     (f"head {FIRST} -n five", "'five' is not an integer. Write a number: -n 5"),
     (f"head {FIRST} 5", f"write dask-tfrecord head -n 5 {FIRST}"),
-    (f"head {FIRST} --columns label text", "Join names by commas: --columns label,text"),
+    (f"head {FIRST} --columns label text", "Join names with commas: --columns label,text"),
     ("to-zarr new.zarr train-*", "comes last. Write dask-tfrecord to-zarr 'train-*' new.zarr"),
     (f"to-zarr new.zarr {FIRST} {SECOND}", f"Write dask-tfrecord to-zarr {FIRST} {SECOND} new.zarr"),
     ("--threads 2 info", "No such option '--threads'. Write the options of a command after its name."),
@@ -554,9 +557,9 @@ COMMANDS = [
     ("info", "The command info takes PATTERN. Write dask-tfrecord info 'train-*.tfrecord'"),
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
     (f"to-zarr {FIRST} new.zarr --memory-limit 10", "No chunk is small enough. Raise the memory limit to"),
-    (f"info {FIRST} --features x.json", "info has none, and these commands have: copy, describe, head"),
+    (f"info {FIRST} --features x.json", "info does not have it, but these commands do: copy, describe, head"),
     ("view train-* --host 0.0.0.0", "Write --port PORT: Port of the page, which only this machine can open."),
-    (f"to-zarr {FIRST} new.zarr --columns label text", "Join names by commas: --columns label,text"),
+    (f"to-zarr {FIRST} new.zarr --columns label text", "Join names with commas: --columns label,text"),
     ("convert", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr, or"),
     ("show", "Write dask-tfrecord head 'train-*.tfrecord', or"),
     ("to-parquet stored.zarr", "ds.describe() or ds.to_parquet('out')"),
@@ -695,7 +698,8 @@ def test_a_warning_in_the_shell_is_one_line(ds: dtf.Dataset, tmp_path: Path) -> 
         warnings.simplefilter("always")
         done = CliRunner().invoke(tfrecord, ["copy", FIRST, str(tmp_path / "x.gz")])
     assert done.exit_code == 0 and re.fullmatch(
-        r"Warning: the new files are not compressed, as the name '.*' says: write --compression gzip\n", done.stderr
+        r"Warning: the new files are not compressed, although the name '.*' says so: write --compression gzip\n",
+        done.stderr,
     )
 
 

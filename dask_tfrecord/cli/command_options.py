@@ -584,10 +584,10 @@ def _check_no_value(ctx: click.Context, path: str, *, is_last_of_several: bool) 
     # A writer takes the second name as its target, and its target as the last of its sources.
     if (path == second or (second[:1] not in ("", "-") and is_last_of_several)) and not is_path(path):
         raise click.UsageError(
-            f"No file has the name {plain(second)}. Join names by commas: {option} {plain(first)},{plain(second)}"
+            f"No file is named {plain(second)}. Join names with commas: {option} {plain(first)},{plain(second)}"
         )
     if path.endswith(".json") and "--json" in given and not is_path(path):
-        raise click.UsageError(f"No file has the name {plain(path)}. --json prints: write > {plain(path)} at the end.")
+        raise click.UsageError(f"No file is named {plain(path)}. --json prints: write > {plain(path)} at the end.")
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
         return
     from dask_tfrecord.rows.where import parse_expression
@@ -595,9 +595,7 @@ def _check_no_value(ctx: click.Context, path: str, *, is_last_of_several: bool) 
     with suppress(ValueError, OSError):
         if not Path(path).exists() and parse_expression(path):
             written = f"--where {shlex.quote(plain(path))}"
-            raise click.UsageError(
-                f"No file has the name {plain(path)}. Write --where before each condition: {written}"
-            )
+            raise click.UsageError(f"No file is named {plain(path)}. Write --where before each condition: {written}")
 
 
 def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, ...]) -> str | list[str]:
@@ -653,7 +651,7 @@ def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
         raise click.UsageError(f"The last argument is what to write, and {plain(target)} is a file. Write {written}")
     if target.endswith(TEXT) and name in _DIRECTORIES:
         written = command_line(ctx, "head", "--json", "-n", "1000", *sources)
-        raise click.UsageError(f"{name} writes no text. Write {written} > {Path(target).stem}.jsonl")
+        raise click.UsageError(f"{name} does not write text. Write {written} > {Path(target).stem}.jsonl")
     suffix = Path(target).suffix.lower()
     other = _WRITERS.get(suffix, name)
     if name in ("copy", *_DIRECTORIES) and other != name and not is_path(target):

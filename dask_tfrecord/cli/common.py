@@ -240,7 +240,7 @@ def _about_option(error: click.NoSuchOption, ctx: click.Context, dashed: str) ->
     if isinstance(group, click.Group) and option in _names_of_options(group, ctx):
         return f"Write {command_line(ctx, option)}"
     if isinstance(group, click.Group) and (owners := _owners(group, ctx, option)):
-        return f"{command.name} has none, and these commands have: {', '.join(owners)}"
+        return f"{command.name} does not have it, but these commands do: {', '.join(owners)}"
     if error.possibilities:
         return ""
     number = option[1:]

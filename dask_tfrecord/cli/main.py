@@ -400,7 +400,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     if not isinstance(pattern, str) and number:
         files = [each for each in pattern if each != number]
         written = command_line(click.get_current_context(), "head", "-n", number, *files)
-        raise click.UsageError(f"No file has the name {number}. For that number of records, write {written}")
+        raise click.UsageError(f"No file is named {number}. For that number of records, write {written}")
     with computing(threads):
         try:
             dataset = open_rows(pattern, threads, first=True, **reading)
@@ -792,7 +792,7 @@ def to_lerobot(
             dataset = dataset.explode(explode, repeat=repeat or ())
         except UnknownFeatureError as error:
             raise click.UsageError(
-                f"{plain(str(error))}. LeRobot has a row per frame: name the features that have a value per frame by "
-                f"--explode NAME,…"
+                f"{plain(str(error))}. LeRobot has a row per frame: name the features that have a value per frame with "
+                "--explode NAME,…"
             ) from None
         dataset.to_lerobot(target, **arguments, **({"mode": "a"} if append else write_arguments(overwrite)))

@@ -96,7 +96,7 @@ def no_feature(dtype: np.dtype[Any], shape: tuple[int, ...], owner: str) -> Sche
 
 _LIST_HINT = (
     "; an empty list has no type: map_blocks(func, template={name: TextFeature(), …}) states it for text, "
-    "FixedLenFeature((), 'int64') for a number per row, and VarLenFeature('int64') for a list of them"
+    "FixedLenFeature((), 'int64') for a number per row, and VarLenFeature('int64') for a list of numbers"
 )
 _HINTS = {
     "M": "; write array.astype('datetime64[us]').astype('int64') for microseconds since 1970",

@@ -89,7 +89,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         if not isinstance(rows, Rows):
             path = isinstance(rows, str | os.PathLike)  # type: ignore[unreachable]
             call = f"read_tfrecord({os.fspath(rows)!r})" if path else "Dataset.from_arrays({'label': array})"
-            raise TypeError(f"Dataset is made of Rows; got {type(rows).__name__}: write dtf.{call}")
+            raise TypeError(f"Dataset() takes Rows; got {type(rows).__name__}: write dtf.{call}")
         self._rows = rows
 
     def as_rows(self) -> Rows:
@@ -276,7 +276,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         mask: Filters | UserMask
         if isinstance(columns, str):
-            raise ValueError(f"where: columns is a list of names: write columns=[{columns!r:.100}]")
+            raise ValueError(f"where: columns must be a list of names: write columns=[{columns!r:.100}]")
         if callable(condition):
             tested = self._rows.names if columns is None else tuple(columns)
             self._check_names(tested)
@@ -533,7 +533,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         try:
             da.zeros(1, chunks=1).to_backend(backend)
         except ValueError as error:
-            raise ValueError(f"dask knows no backend {backend!r:.50}; it has 'numpy' and 'cupy'") from error
+            raise ValueError(f"dask has no backend {backend!r:.50}, only 'numpy' and 'cupy'") from error
         return Dataset(replace(self._rows, backend=backend))
 
     @classmethod

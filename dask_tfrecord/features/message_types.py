@@ -52,7 +52,7 @@ class MessageType:
             descriptor = _message_of_file(given, owner)
         if not hasattr(descriptor, "fields_by_number"):
             raise SchemaError(
-                f'{owner} is a generated message class, its DESCRIPTOR, "file.desc:package.Message" or '
+                f'{owner} must be a generated message class, its DESCRIPTOR, "file.desc:package.Message" or '
                 f'"file.proto:package.Message"; got {given!r:.100}'
             )
         return cls(descriptor.full_name, _needed_files(descriptor))

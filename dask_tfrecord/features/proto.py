@@ -21,7 +21,7 @@ def _check_message_values(values: Any) -> None:
     serialized = isinstance(values, FixedLenFeature) and values == FixedLenFeature((), "bytes")
     if not serialized and not isinstance(values, Encoded | ProtoFeature):
         raise SchemaError(
-            f"ProtoFeature: values is a RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, or "
+            "ProtoFeature: values must be a RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, or "
             f"FixedLenFeature((), 'bytes') for bytes as they are stored; got {values!r}"
         )
     if isinstance(values, Encoded) and (values.count is not None or getattr(values, "default_value", None) is not None):

@@ -658,8 +658,8 @@ def _checked_classes(classes: Any, features: Mapping[str, Feature]) -> dict[str,
             names = [by_number.get(number) for number in range(len(pairs) // 2)]
             written = ["cat", "dog"] if not names or None in names else names
             raise SchemaError(
-                f"classes of {name!r} are a list of names, in which name i is that of class i: write "
-                f"classes={{{name!r}: {written}}}; got {given!r:.100}"
+                f"classes of {name!r} must be a list of names, with name i for class i: write classes={{{name!r}: "
+                f"{written}}}; got {given!r:.100}"
             )
     return checked
 

@@ -44,8 +44,8 @@ def checked_chunks(chunks: object, *, counted: bool) -> str | int | float:
             raise ValueError(f"chunks={chunks!r} needs counted records; with counts=None chunks are cut by bytes")
         if chunks < 1:
             raise ValueError(
-                f"a chunk has one row or more; got chunks={chunks}: write chunks='auto', or 'shard' for "
-                f"one chunk per shard"
+                f"a chunk must have one row or more; got chunks={chunks}: write chunks='auto', or 'shard' for one "
+                "chunk per shard"
             )
         return int(chunks)
     check_unit("chunks", chunks)
@@ -53,7 +53,7 @@ def checked_chunks(chunks: object, *, counted: bool) -> str | int | float:
     if nbytes is None:
         raise ValueError(valid)
     if nbytes < 1:
-        raise ValueError(f"a chunk has one byte or more; got chunks={chunks!r}")
+        raise ValueError(f"a chunk must have one byte or more; got chunks={chunks!r}")
     return nbytes
 
 

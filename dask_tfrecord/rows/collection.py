@@ -321,7 +321,7 @@ def pick_rows(rows: RowNumbers, key: RowKey) -> RowNumbers:
         if index.shape != (len(rows),):
             advice = "" if index.shape else ": write ds.rows[ds['label'] == 3], with the name of your column"
             raise IndexError(
-                f"a mask for {plural(len(rows), 'row')} has shape ({len(rows)},); got {index.shape}{advice}"
+                f"a mask for {plural(len(rows), 'row')} must have shape ({len(rows)},); got {index.shape}{advice}"
             )
         index = np.flatnonzero(index)
     if index.size == 0:

@@ -49,7 +49,9 @@ class Mapped(Step):
             rows = {len(block) for block in blocks.values()}
             result = self.function(UserBlocks(blocks))
             if not isinstance(result, Mapping):
-                raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
+                raise SchemaError(
+                    f"the function of map_blocks must return a dict of blocks; got {type(result).__name__}"
+                )
             missing = [name for name in self.schema if name not in result]
             if missing:
                 raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which is in its template")
@@ -222,7 +224,7 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
 def _as_many_rows(schema: Mapping[str, Any]) -> str:
     number = words_of(schema)["NUMBER"]
     return (
-        f"it has to return a value for each row, as blocks[{number!r}] * 2 does, or blocks['box'].sum(axis=1) for a "
+        f"it must return a value for each row, as blocks[{number!r}] * 2 does, or blocks['box'].sum(axis=1) for a "
         f"column of shape (n, 4). For one value of all rows write ds[{number!r}].mean().compute(), or another reduction"
     )
 
@@ -243,7 +245,7 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     """
     if not isinstance(made, Mapping):
         raise SchemaError(
-            f"map_blocks takes functions from a dict of arrays to a dict of arrays; got {type(made).__name__}: return "
+            f"map_blocks takes a function from a dict of arrays to a dict of arrays; got {type(made).__name__}: return "
             f"{{'name': array}}"
         )
     features: dict[str, Feature] = {}

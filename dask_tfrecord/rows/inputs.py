@@ -500,7 +500,7 @@ def _ragged_feature(rows: list[Any], owner: str, form: Feature | None) -> tuple[
     if not all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
         if all(isinstance(row, Mapping) and row for row in rows):
             names = ", ".join(f"{key!r}: values" for key in rows[0])
-            raise SchemaError(f"{owner} has dicts as rows, and each key is a column: write {{{names:.200}}}")
+            raise SchemaError(f"{owner} has dicts as rows: make each key a column, and write {{{names:.200}}}")
         raise SchemaError(f"{owner} {'mixes' if len(kinds) > 1 else 'has rows of type'} {_list_kinds(rows)}")
     feature = form if form is not None and form.block_dtype.kind == "O" else _rows_feature(rows, owner)
     if feature.ragged_rank or feature.own_shapes:

@@ -91,8 +91,8 @@ def _checked_lengths(length: int | Sequence[int], name: str, feature: Feature) -
     lengths = tuple(map(operator.index, given))
     if len(lengths) != feature.ragged_rank:
         raise ValueError(
-            f"column {name!r} has {feature.ragged_rank} levels of rows, and each of them is padded to a length of its "
-            f"own: give a tuple of as many; got length={length!r}"
+            f"column {name!r} has {feature.ragged_rank} levels of rows, and each has a length of its own: give a tuple "
+            f"of as many lengths; got length={length!r}"
         )
     if min(lengths) < 0:
         raise ValueError(f"rows can only be padded to 0 or more values; got length={length!r}")
@@ -103,11 +103,11 @@ def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
     """Return the padding in the dtype of the column; its zero by default."""
     if dtype.kind == "O":
         if value is not None and not isinstance(value, bytes):
-            raise ValueError(f"the padding of {name!r}, a column of bytes, is bytes; got {value!r}")
+            raise ValueError(f"the padding of {name!r}, a column of bytes, must be bytes; got {value!r}")
         return value or b""
     if dtype.kind == "T":
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"the padding of {name!r}, a column of text, is str; got {value!r}")
+            raise ValueError(f"the padding of {name!r}, a column of text, must be str; got {value!r}")
         return value or ""
     given = np.asarray(0 if value is None else value)
     if given.ndim == 0 and dtype.kind in "mM" and given.dtype.kind == dtype.kind:

@@ -435,7 +435,7 @@ def _check_together(
     checked_errors(errors, "raise", "skip", "fill")
     modes = tolerated.values() if isinstance(tolerated, Mapping) else (tolerated,)
     if fill_values is not None and errors != "fill" and not {"fill", "mark"} & {*modes}:
-        raise ValueError(f"fill_values are for errors='fill' or value_errors='fill'; got errors={errors!r}")
+        raise ValueError(f"fill_values need errors='fill' or value_errors='fill'; got errors={errors!r}")
     if errors == "raise":
         return
     if not check_crc:

@@ -141,14 +141,14 @@ class Filters:
         """Check filters in the notation of pyarrow."""
         given = list(filters) if isinstance(filters, Sequence) and not isinstance(filters, str) else []
         if isinstance(filters, tuple) and len(given) == 3 and given[1] in _OPERATORS:
-            raise ValueError(f"filters are a list of tuples: write [{filters!r:.100}]")
+            raise ValueError(f"filters must be a list of tuples: write [{filters!r:.100}]")
         if given and all(isinstance(each, list) for each in given):
             return cls(tuple(tuple(map(_checked_condition, each)) for each in given))
         if not given:
             text = f": text is a condition of ds.where({filters!r:.100})" if isinstance(filters, str) else ""
             raise ValueError(
-                f"filters are a list of triples like [('label', '==', 3)], all of which hold, or a list of such lists, "
-                f"one of which holds; got {filters!r:.100}{text}"
+                "filters must be a list of tuples like [('label', '==', 3)], which must all hold, or a list of such "
+                f"lists, one of which must hold; got {filters!r:.100}{text}"
             )
         return cls((tuple(map(_checked_condition, given)),))
 
@@ -233,7 +233,7 @@ def _unknown_column_error(condition: Condition, schema: Schema, *, joined: bool)
     computed = _as_numpy(name, schema)
     if name in words or not computed:
         return UnknownFeatureError(f"{message}{near_misses(name, schema)}")
-    what = "; a condition compares a column, and a function computes from columns"
+    what = "; a condition can only compare columns, and a function can compute with them"
     error = UnknownFeatureError(message + _advise_where(what, f"{computed} {comparison} {condition.value!r}"))
     if joined:
         error.add_note("The function replaces the whole condition: join its parts by & and |, in parentheses.")
@@ -467,14 +467,14 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str], s
         (r"\b(AND|OR|NOT|IN)\b", lambda match: match[0].lower(), ""),
         (r"<>", "!=", "'!=' instead of '<>'"),
         (r"=\s*([<>])", r"\1=", "'{}='"),
-        (r"\s*(?:===|(?<![=!<>~])=(?![=~]))\s*", " == ", "two signs for equality"),
+        (r"\s*(?:===|(?<![=!<>~])=(?![=~]))\s*", " == ", "two equals signs"),
         (r"\s*;\s*$", "", ""),
         (r"\b(?:size|count|length|cardinality)\(", "len(", "'len'"),
         (rf"({_NAME})\.(?:len\(\)|length|size|shape\[0\])", r"len(\1)", "'len'"),
         (rf"({_NAME})\s+between\s+({_OPERAND})\s+and\s+({_OPERAND})", r"\1 >= \2 and \1 <= \3", "two comparisons"),
         (rf"({_NAME})\.between\(\s*({_OPERAND})\s*,\s*({_OPERAND})\s*\)", r"\1 >= \2 and \1 <= \3", "two comparisons"),
         (rf"({_NAME})\.isin\((.*)\)", r"\1 in \2", "'in' and a list"),
-        (rf"({_NAME})\s+(?:is|eq|equals)\s+(?={_OPERAND}$)", r"\1 == ", "two signs for equality"),
+        (rf"({_NAME})\s+(?:is|eq|equals)\s+(?={_OPERAND}$)", r"\1 == ", "two equals signs"),
         (
             rf"(?<![\w.])({_OPERAND})\s*(<=?|>=?)\s*({_NAME})\s*(<=?|>=?)\s*({_OPERAND})",
             lambda match: f"{match[3]} {_MIRRORED[match[2]]} {match[1]} and {match[3]} {match[4]} {match[5]}",

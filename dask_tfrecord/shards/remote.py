@@ -383,8 +383,8 @@ def check_not_numbered(directory: str) -> None:
         one = re.sub(r"[-_.]?(?:of-)?\{shards?\b[^}]*\}", "", fields)
         one = f"out{one}" if one[:1] in ("", ".") else one
         raise ValueError(
-            f"{redact_url(directory)!r} numbers files, and one directory is written, which numbers its files itself: "
-            f"write {redact_url(f'{above}{slash}{one}')!r}"
+            f"{redact_url(directory)!r} numbers files, but the output is one directory, which numbers its files "
+            f"itself: write {redact_url(f'{above}{slash}{one}')!r}"
         )
 
 

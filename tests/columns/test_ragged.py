@@ -163,7 +163,7 @@ def test_paddings_of_every_kind_of_number(dtype: str, fits: list[Any], refused: 
 
 def test_columns_that_cannot_be_padded(every: dtf.Dataset) -> None:
     arguments: list[tuple[str, Any, type[Exception], str]] = [
-        ("nested", 3, ValueError, r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"),
+        ("nested", 3, ValueError, r"'nested' has 2 levels of rows.*give a tuple of as many lengths; got length=3"),
         ("ragged", (3, 3), ValueError, "got length="),
         ("nested", (3, -1), ValueError, "0 or more values"),
         ("image", 3, SchemaError, "of arrays: batches"),

@@ -171,7 +171,7 @@ def test_nested_names_and_their_files_of_labels() -> None:
         ),
         (
             json.dumps(old("FeaturesDict", {"x": old("Image", {"shape": [4], "dtype": "uint8"})})),
-            "feature 'x': an image has a shape (height, width, channels)",
+            "feature 'x': an image must have a shape (height, width, channels)",
         ),
         (
             json.dumps(old("FeaturesDict", {"x": old("Tensor", {"shape": [], "dtype": "complex64"})})),

@@ -215,7 +215,7 @@ def test_results_belong_to_the_caller(ds: dtf.Dataset, wanted: Columns) -> None:
 @pytest.mark.parametrize("chunks", [0, -1, True, None, 1.5, "x", "", "MiB", "0 B", "-5 MiB", [3, 4], "5 rows", b"auto"])
 def test_invalid_chunks(tmp_path: Path, chunks: Any) -> None:
     """Arguments are checked before files, which do not exist here."""
-    with pytest.raises(ValueError, match=r"chunks must be 'auto'|a chunk has one"):
+    with pytest.raises(ValueError, match=r"chunks must be 'auto'|a chunk must have one"):
         dtf.read_tfrecord(tmp_path / "none", FEATURES, chunks=chunks)
     with pytest.raises(ValueError, match="chunks"):
         dtf.read_tfrecord(tmp_path / "none", FEATURES, chunks=chunks, counts=None)
@@ -398,8 +398,8 @@ WRONG: dict[str, tuple[Function, Any, str]] = {
     "another dtype": (lambda b: {"x": b["label"].astype("f4")}, LABEL, "expected .*; got FixedLenFeature"),
     "another shape": (lambda b: {"x": b["image"]}, dtf.FixedLenFeature((3, 2), "float32"), "expected .*; got "),
     "no such column": (lambda b: {"y": b["label"]}, LABEL, "returned no 'x', which is in its template"),
-    "no dict": (lambda b: b["label"], LABEL, "returns a dict of blocks; got ndarray"),
-    "nothing": (lambda b: None, LABEL, "returns a dict of blocks; got NoneType"),
+    "no dict": (lambda b: b["label"], LABEL, "must return a dict of blocks; got ndarray"),
+    "nothing": (lambda b: None, LABEL, "must return a dict of blocks; got NoneType"),
     "a number": (lambda b: {"x": b["label"].sum()}, LABEL, "an array with an axis of rows"),
     "numbers for bytes": (lambda b: {"x": list(b["label"])}, ID, r"expected bytes objects; got (np.int64\(\d+\)|\d+)"),
     "text for bytes": (lambda b: {"x": ["a"] * len(b["label"])}, ID, "expected bytes objects; got 'a'"),

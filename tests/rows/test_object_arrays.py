@@ -89,7 +89,7 @@ def test_workers_spill_persisted_columns_of_bytes(together: bool) -> None:
         lambda blocks: {"x": np.array([bytes((1 << 20) + row) for row in blocks["row"]], object)},
         {"x": dtf.FixedLenFeature((), "bytes")},
     )
-    # The process of the tests is larger than the limit of its worker: only what the worker holds counts.
+    # The process of the tests is larger than the limit of its worker: only what the worker must hold counts.
     memory = {"target": 0.5, "spill": False, "pause": False, "terminate": False}
     with (
         dask.config.set({f"distributed.worker.memory.{name}": value for name, value in memory.items()}),

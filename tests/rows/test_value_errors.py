@@ -327,7 +327,7 @@ def wrong(**options: Any) -> Callable[[], Any]:
         (wrong(value_errors={"jpg": "skip"}), "value_errors: no column 'jpg'; did you mean 'jpeg'"),
         (wrong(value_errors="skip", counts=None), "needs counted records"),
         (wrong(value_errors={"jpeg": "fill"}), "'jpeg'.*needs a value for what can't be decoded.*value_errors='skip'"),
-        (wrong(value_errors="skip", fill_values={"jpeg": 0}), "fill_values are for"),
+        (wrong(value_errors="skip", fill_values={"jpeg": 0}), "fill_values need"),
         (wrong(value_errors={"jpeg": "fill"}, fill_values={"jpg": 0}), "fill_values: no column 'jpg'"),
     ],
 )

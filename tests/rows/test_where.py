@@ -161,8 +161,8 @@ def test_listed_integers_are_compared_as_integers(dtype: str, listed: list[Any])
 @pytest.mark.parametrize(
     ("filters", "error", "message"),
     [
-        ("label", ValueError, "a list of triples"),
-        ([], ValueError, "a list of triples"),
+        ("label", ValueError, "a list of tuples"),
+        ([], ValueError, "a list of tuples"),
         ([("label", "==")], ValueError, "a tuple of column, operator and value"),
         ([[("label", "==", 1)], ("label", "==", 2)], ValueError, "a tuple of column, operator and value"),
         ([("label", "~", 1)], ValueError, "the operator must be one of"),

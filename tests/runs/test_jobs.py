@@ -172,7 +172,7 @@ def test_finish_lists_what_is_missing_and_is_repeated(writer: Writer, ds: dtf.Da
         again.finish()
         assert again.status().complete
     assert files(target) == before
-    with pytest.raises(FileNotFoundError, match=r"no job writes|no Zarr group"):
+    with pytest.raises(FileNotFoundError, match=r"no job for|no Zarr group"):
         writer.open(tmp_path / "other")
 
 

@@ -89,7 +89,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
     store = tmp_path / "x.zarr"
     dtf.to_zarr(old_columns(), store, mode="a", chunks=4)
     for given, error, match in [
-        ({"z": [0] * ROWS, "x": np.arange(ROWS)}, SchemaError, "a column 'x' already: adding columns replaces none"),
+        (
+            {"z": [0] * ROWS, "x": np.arange(ROWS)},
+            SchemaError,
+            "a column 'x' already, and adding columns never replaces one",
+        ),
         ({"z": np.arange(ROWS + 1)}, SchemaError, "the store has 11 rows, and the given columns have 12"),
         ({"record": np.arange(ROWS)}, SchemaError, "'record' would be the name of an array and of a dimension"),
     ]:

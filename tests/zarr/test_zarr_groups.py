@@ -215,7 +215,7 @@ TWO = ["steps/action", "steps/reward"]
         ({"tokens": TWO}, SchemaError, "group 'tokens' has the name of a feature"),
         ({"": "steps"}, SchemaError, "a group must be a name with a list of features"),
         ({"x": []}, SchemaError, "a group must be a name with a list of features"),
-        ("steps", TypeError, "groups maps names"),
+        ("steps", TypeError, "groups must map names"),
     ],
 )
 def test_groups_that_do_not_fit(episodes: dtf.Dataset, groups: Any, error: type[Exception], said: str) -> None:
@@ -239,7 +239,7 @@ def test_chunks_of_one_array_are_those_of_the_group(episodes: dtf.Dataset) -> No
     plan = episodes.plan_zarr(groups=GROUPS, chunks={"steps.action.values": 5}, shards={"steps.action.values": 10})
     grids = {array.name: (array.chunks[0], array.shards and array.shards[0]) for array in plan.arrays}
     assert grids["steps.action.values"] == grids["steps.reward.values"] == (5, 10)
-    with pytest.raises(ValueError, match="items of group 'steps' have one chunk"):
+    with pytest.raises(ValueError, match="items of group 'steps' must have the same chunk"):
         episodes.plan_zarr(groups=GROUPS, chunks={"steps.action.values": 5, "steps.reward.values": 6})
     compressors = {"steps.row_splits": None, "steps/action": None}
     arrays = {array.name: array for array in episodes.plan_zarr(groups=GROUPS, compressors=compressors).arrays}

@@ -565,7 +565,7 @@ def _check_shuffle(shuffle: Any) -> None:
     advice = ': write shuffle="full"' if shuffle is True else ""
     if isinstance(shuffle, int) and f"{shuffle}".isdecimal():
         advice = f': write shuffle="window", window={shuffle} to mix rows within windows of this size'
-    raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
+    raise ValueError(f'shuffle must be False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
 
 
 def _checked_shard(shard: Any) -> tuple[int, int]:

@@ -177,7 +177,7 @@ def _row_lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
         raise ValueError(f"pad: a length of {name!r} must be a non-negative int or None; got {length!r:.100}{advice}")
     if len(given) != levels:
         raise ValueError(
-            f"pad: column {name!r} has {levels} levels of rows, and takes a tuple of as many lengths; got {length!r}"
+            f"pad: column {name!r} has {levels} levels of rows: give a tuple of as many lengths; got {length!r}"
         )
     return tuple(None if each is None else int(each) for each in given)
 

@@ -185,7 +185,7 @@ def sample_from_datasets(
     if not isinstance(datasets, Sequence) or not all(isinstance(each, HasRows) for each in datasets):
         one = isinstance(datasets, HasRows)
         found = ": write [ds, other]" if one else f"; got {datasets!r:.100}"
-        raise TypeError(f"datasets is a list of Dataset{found}")
+        raise TypeError(f"datasets must be a list of Dataset{found}")
     if not datasets:
         raise ValueError("datasets must have at least one data set; got none")
     if not isinstance(stop_on_empty_dataset, bool):
@@ -225,7 +225,7 @@ def _checked_weights(weights: Sequence[float] | None, number: int) -> NDArray[np
 def _common_columns(schemas: Mapping[int, Schema], columns: Literal["common"] | Sequence[str] | None) -> list[str]:
     """Return the columns of the mixture, which have the same form in all data sets."""
     if isinstance(columns, str) and columns != "common":
-        raise ValueError(f'columns is "common" or a list of names; got {columns!r:.100}')
+        raise ValueError(f'columns must be "common" or a list of names; got {columns!r:.100}')
     (first, own), *others = schemas.items()
     if columns is None:
         for number, schema in others:

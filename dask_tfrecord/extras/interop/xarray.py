@@ -222,8 +222,8 @@ class Unwritten:
 
 
 _CUT = Unwritten(
-    "bytes, of which xarray would cut zeros at the end: write ds.to_zarr(path), which keeps them, or read numbers "
-    "by RawFeature and text by TextFeature first"
+    "bytes, of which xarray would cut zeros at the end: write ds.to_zarr(path), which keeps them, or read numbers with "
+    "RawFeature and text with TextFeature first"
 )
 _DIFFERENT = Unwritten(
     "rows that differ in length or shape: write ds.to_zarr(path), or write what ds.to_xarray(ragged='flat') "

@@ -187,10 +187,10 @@ def _checked_name(name: str) -> str:
 def _json_count(value: Any, field: str) -> int:
     """Read a count, which protobuf writes to JSON as a string."""
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise SchemaError(f"{field} holds counts; got {value!r:.100}")
+        raise SchemaError(f"{field} must hold counts; got {value!r:.100}")
     count = int(value)
     if not 0 <= count <= _MAX_RECORDS:
-        raise SchemaError(f"{field} holds counts from 0 to 2**48; got {value!r:.100}")
+        raise SchemaError(f"{field} must hold counts from 0 to 2**48; got {value!r:.100}")
     return count
 
 

@@ -212,7 +212,7 @@ class _FeatureCollector:
         """Add images, or bytes where images of open sizes are nested."""
         dtype = str(content.get("dtype") or "uint8")
         if len(shape) != 3:
-            raise SchemaError(f"an image has a shape (height, width, channels); got {shape}")
+            raise SchemaError(f"an image must have a shape (height, width, channels); got {shape}")
         channels = shape[2] if shape[2] in (1, 3, 4) else 0
         is_float = dtype == "float32"
         image = FloatImageFeature(shape) if is_float else ImageFeature(shape, dtype, channels=channels)

@@ -121,7 +121,7 @@ class _FileJob(Job):
         # A program that was killed at the end of `finish` leaves its claim only.
         is_writing = owner is not None and not (owner.is_dead() and len(owner.token) > _RUN_DIGITS)
         if record is None and (is_writing or not names.existing(names.paths(1))):
-            raise FileNotFoundError(f"no job writes {found._place}: begin begins one")
+            raise FileNotFoundError(f"no job for {found._place} exists: call begin first")
         return found
 
     @property

@@ -152,7 +152,7 @@ class ShardNames:
         """Name the shards of a directory by a template of file names."""
         given = stringify_path(directory)
         if not isinstance(given, str):
-            raise TypeError(f"the name of the new directory is a path; got {given!r:.100}")
+            raise TypeError(f"the name of the new directory must be a path; got {given!r:.100}")
         check_not_numbered(given)
         return cls.from_urlpath(join(_escaped(given), template), storage_options)
 

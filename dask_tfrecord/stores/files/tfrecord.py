@@ -526,7 +526,7 @@ def _warn_of_name(names: ShardNames, writer: str, compression: str | None) -> No
     found = {".gz": "gzip", ".zst": "zstd"}.get(PurePath(names.template).suffix)
     if found and compression is None:
         advice = Spelled(f"write compression={found!r}", f"write --compression {found}")
-        warn_caller(f"the new files are not compressed, as the name {names.shown!r} says: " + advice)
+        warn_caller(f"the new files are not compressed, although the name {names.shown!r} says so: " + advice)
 
 
 def _copied_rows(found: ResolvedPath, options: CopyOptions) -> tuple[Collection, NDArray[np.int64]]:

@@ -216,8 +216,8 @@ class AddedColumns:
         both = [name for name in request.schema if name in source.schema]
         if both:
             raise SchemaError(
-                f"the store has a column {both[0]!r} already: adding columns replaces none, because readers could find "
-                "a part of each. "
+                f"the store has a column {both[0]!r} already, and adding columns never replaces one, because readers "
+                "could find a mixture of both. "
                 + Spelled(
                     "append_dim='record' adds rows, and mode='w' replaces the store",
                     "--append adds rows, and --overwrite replaces the store",

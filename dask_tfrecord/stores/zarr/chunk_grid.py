@@ -354,7 +354,7 @@ def _entries(schema: Schema, chunks: Mapping[str, int], shards: Mapping[str, int
         if len(given) > 1:
             sizes = " and ".join(f"{chunk:,} ({shard:,})" for chunk, shard in sorted(given))
             raise ValueError(
-                f"arrays along the items of group {group!r} have one chunk (and shard) of items; got {sizes}"
+                f"arrays along the items of group {group!r} must have the same chunk (and shard); got {sizes}"
             )
         found |= dict.fromkeys(along, *given) if given else {}
     return found

@@ -275,7 +275,7 @@ def _images_of_one_size(rows: Rows) -> tuple[str, ...]:
 def _with_groups(schema: Schema, groups: Mapping[str, str | Sequence[str]]) -> Schema:
     """Return the schema with the groups of the user; raise UnknownFeatureError for unknown names and prefixes."""
     if not isinstance(groups, Mapping):
-        raise TypeError(f"groups maps names to a prefix or a list of features; got {groups!r:.100}")
+        raise TypeError(f"groups must map names to a prefix or a list of features; got {groups!r:.100}")
     ragged = [name for name in schema if schema[name].ragged_rank]
     members: dict[str, Sequence[str]] = {}
     for group, given in groups.items():

@@ -335,8 +335,8 @@ def test_options_are_checked(ds: dtf.Dataset) -> None:
     for options, message in (
         ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ({"batch_size": 2.0}, "batch_size must be an int"),
-        ({"shuffle": True}, "shuffle is False"),
-        ({"shuffle": "yes"}, "shuffle is False"),
+        ({"shuffle": True}, "shuffle must be False"),
+        ({"shuffle": "yes"}, "shuffle must be False"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"prefetch": 0}, "prefetch must be at least 1"),
         ({"seed": -1}, "seed must be at least 0"),
