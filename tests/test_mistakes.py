@@ -430,7 +430,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_tfrecord("x.csv"), "to_tfrecord does not write .csv files: write '"),
     (lambda ds: ds.to_parquet("x.zarr"), "to_parquet does not write .zarr files: write ds.to_zarr('x.zarr')"),
     (lambda ds: ds.to_tfrecord("x.gz"), "the new files are not compressed, although the name"),
-    (lambda ds: dtf.copy_tfrecord("train-*", "x.zst"), "says: write compression='zstd'"),
+    (lambda ds: dtf.copy_tfrecord("train-*", "x.zst"), "says so: write compression='zstd'"),
     (lambda ds: dtf.read_tfrecord("train-{shard:05d}-of-%05d.tfrecord"), "; write 'train-*-of-*.tfrecord'"),
     (
         lambda ds: dtf.read_tfrecord("train-*", chunks="5"),
