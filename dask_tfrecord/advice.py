@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from dask_tfrecord.errors import near_misses, warn_caller
+from dask_tfrecord.errors import clipped, near_misses, warn_caller
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -95,8 +95,9 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "ds.to_dataframe() for a dask DataFrame",
         "to_csv": "write ds[[NUMBER]].to_polars().sink_csv(path), with the names of number and text columns, or "
         "ds.to_parquet(path), which also stores vectors and bytes",
-        "to_hdf save write save_to_disk": "write ds.to_zarr(path), or ds.to_parquet(path)",
+        "to_hdf to_hdf5 save write save_to_disk": "write ds.to_zarr(path), or ds.to_parquet(path)",
         "to_json": "write ds.as_sequence() for a dict per row, or `dask-tfrecord head --json` in a shell",
+        "to_tf_dataset to_tensorflow": "write `for batch in ds.batches(2)`: tf.convert_to_tensor takes its arrays",
         "to_torch": "write torch.utils.data.DataLoader(ds.batches(2), batch_size=None) for batches of 2 rows",
         "to_tf": "write tf.data.Dataset.from_generator(lambda: ds.batches(2), output_signature=signature)",
         "to_netcdf": "write ds.to_xarray(ragged='flat').to_netcdf(path)",
@@ -157,7 +158,7 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'out.zarr') to convert shards",
     },
     "schema": {
-        "to_dict": "write dict(ds.schema) for a dict of features, or ds.schema.to_json() for JSON text",
+        "to_dict features": "write dict(ds.schema) for a dict of features, or ds.schema.to_json() for JSON text",
         "columns names column_names": "write list(ds.schema) for the names of the columns",
         "dtypes types": "write {name: of.dtype for name, of in ds.schema.items()}",
         "save write to_file": "write pathlib.Path('schema.json').write_text(ds.schema.to_json())",
@@ -222,20 +223,31 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
         "engine": "leave it out",
         "blocksize": "write chunks=VALUE",
-        "feature_description feature_spec schema parse_fn context_features": "write features=VALUE",
+        "feature_description feature_spec spec schema parse_fn context_features": "write features=VALUE",
+        "read_tfrecord.dtype read_tfrecord.dtypes": "write features={'label': dtf.FixedLenFeature((), 'int64')}, with "
+        "your names, shapes and dtypes",
+        "verify verify_checksum check_integrity": "write check_crc=VALUE",
+        "on_bad_lines ignore_errors": "write errors='skip' to leave out damaged records",
+        "n_workers": "leave it out: the threads of dask read, or the workers of a dask.distributed.Client",
         "filenames filename file_pattern paths path": "write urlpath=VALUE, or only the value",
+        "to_zarr.path to_zarr.urlpath to_zarr.filename": "write store=VALUE, or only the value",
         "device=gpu": "write device='cuda' for a GPU",
         "view.host": "leave it out: only this machine can open the page, and other machines through `ssh -L "
         "8000:localhost:8000`",
         "to_zarr.group from_zarr.group": "write component=VALUE for a group of this name in the store",
         "where.*": "write ds.where([(NAME, '==', VALUE)])",
-        "nrows n_rows": "leave it out, and write ds.rows[:VALUE] for the first rows",
+        "nrows n_rows limit take": "leave it out, and write ds.rows[:VALUE] for the first rows",
+        "skiprows skip": "leave it out, and write ds.rows[VALUE:] to skip the first rows",
         "num_workers": "leave it out: the threads of this process decode batches ahead",
         "drop_last": "write drop_remainder=VALUE",
         "read_tfrecord.shuffle shuffle_files": "leave it out, and write ds.batches(2, shuffle='full')",
         "read_tfrecord.repeat read_tfrecord.num_epochs": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
         "read_tfrecord.sample": "write features=dtf.infer_schema(path, sample=VALUE)",
         "read_tfrecord.seed": "leave it out, and write ds.batches(2, shuffle='full', seed=VALUE)",
+        "padded.truncate": "write ds.batches(2, pad={'tokens': dtf.Pad(4, truncate=True)}), with the "
+        "name of your column",
+        "padded.padding_value padded.fill_value padded.default_value": "write value=VALUE",
+        "map_blocks.*": "the function gets only a dict of arrays: bind NAME to it by functools.partial",
         "as_supervised": "leave it out: each batch is a dict, and batch['image'] is one of its arrays",
         "with_info": "leave it out: ds.schema has the features, and ds.schema.classes the names of classes",
         "batches.repeat batches.num_epochs": "write epochs=VALUE",
@@ -295,7 +307,7 @@ def advice(of: str, name: str, words: Mapping[str, object] | None = None) -> str
     """Say what to write for a name of other libraries, as the end of an error; no text for unknown names."""
     text = ADVICE[of].get(name)
     # Names of columns may be any text, so that they are inserted at once, and none of them is searched.
-    return "" if text is None else "; " + _WORD.sub(lambda word: f"{(words or {})[word[0]]!r:.100}", text)
+    return "" if text is None else "; " + _WORD.sub(lambda word: clipped(repr((words or {})[word[0]]), 100), text)
 
 
 def no_attribute(of: str, given: object, name: str, words: Mapping[str, object] | None = None) -> AttributeError:
@@ -364,6 +376,8 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
             missing = [each for each in needed if each not in options and each not in by_place[: len(args)]]
             if missing:
                 raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
+            if twice := next((each for each in by_place[: len(args)] if each in options), ""):
+                raise TypeError(f"{name}() got {twice!r} twice: leave out {twice}=")
             if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
                 raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
             if unnamed in ADVICE["argument"] and len(args) > first:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from html import escape
@@ -223,6 +225,11 @@ def spark_svg(values: Sequence[float], width: int = 120) -> str:
 
 
 _INDENT = "    "
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None for a file, a pipe or a notebook."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def stack_columns(

@@ -225,6 +225,14 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.head(2)["lable"], "no column 'lable'; did you mean 'label'?"),
     (lambda ds: dtf.ImageFeature("jpeg"), "the format of files is detected: write ImageFeature()"),  # type: ignore[arg-type]
     (lambda ds: dtf.ImageFeature(resize=(8, 8)), "did you mean 'size'?"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr(path="x"), "write store='x'"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", verify=True), "write check_crc=True"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", {}, features={}), "got 'features' twice: leave out features="),  # type: ignore[misc]
+    (lambda ds: dtf.read_tfrecord("train-*", "features = {\n}"), "paste it, or write report.schema"),
+    (lambda ds: ds.map_blocks(dict, template={"x": "int64"}), "template of map_blocks: 'x': expected an array"),
+    (lambda ds: ds.preview("3"), "write ds.preview(3)"),  # type: ignore[arg-type]
+    (lambda ds: ds.where("label.mean > 3"), "numpy.array([row.mean() for row in blocks['label']]) > 3"),
+    (lambda ds: ds.batches(2, epochs=-1), "write epochs=None for epochs without end"),
     (lambda ds: dtf.FixedLenFeature((), "int64", default=0), "did you mean 'default_value'?"),  # type: ignore[call-arg]
     (lambda ds: dtf.VarLenFeature("int64", (3,)), "write VarLenFeature('int64'), or VarLenFeature('int64', shape="),  # type: ignore[misc]
     (lambda ds: dtf.VarLenFeature(), "needs 'dtype': write VarLenFeature('int64')"),  # type: ignore[call-arg]
@@ -556,7 +564,7 @@ COMMANDS = [
     (f"split {FIRST} new/", f"Write dask-tfrecord copy --records-per-shard 1000 {FIRST} new/"),
     ("info", "The command info takes PATTERN. Write dask-tfrecord info 'train-*.tfrecord'"),
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
-    (f"to-zarr {FIRST} new.zarr --memory-limit 10", "No chunk is small enough. Raise the memory limit to"),
+    (f"to-zarr {FIRST} new.zarr --memory-limit 10", "Smaller chunks do not help. Raise the memory limit to"),
     (f"info {FIRST} --features x.json", "info does not have it, but these commands do: copy, describe, head"),
     ("view train-* --host 0.0.0.0", "Write --port PORT: Port of the page, which only this machine can open."),
     (f"to-zarr {FIRST} new.zarr --columns label text", "Join names with commas: --columns label,text"),
@@ -578,7 +586,10 @@ COMMANDS = [
     (f"head {FIRST} --features {{}}", "write the JSON into a file, and pass its name"),
     ("help info", "Write dask-tfrecord info --help"),
     ("-V", "Write dask-tfrecord --version"),
-    (f"repair {FIRST} {FIRST}", f"SOURCE and TARGET are one file. Write dask-tfrecord repair {FIRST} repaired-{FIRST}"),
+    (
+        f"repair {FIRST} {FIRST}",
+        f"SOURCE and TARGET are the same file. Write dask-tfrecord repair {FIRST} repaired-{FIRST}",
+    ),
     (f"head {FIRST} -n", "requires an argument. Write -n 5: Number of records."),
     (f"head {FIRST} --where", "Write --where CONDITION: Keep only records that meet this condition, such as"),
     (f"describe {FIRST} --html", "requires an argument. Write --html FILE: "),

@@ -53,6 +53,10 @@ def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace)
     value = {
         "nrows": 3,
         "n_rows": 3,
+        "limit": 3,
+        "take": 3,
+        "skip": 3,
+        "skiprows": 3,
         "drop_last": True,
         "rename.columns": {"label": "a"},
         "shuffle.buffer_size": 9,
@@ -75,5 +79,12 @@ def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace)
 
 ARGUMENTS = [
     set(inspect.signature(function).parameters)
-    for function in (dtf.read_tfrecord, dtf.to_zarr, dtf.to_tfrecord, dtf.Dataset.batches, dtf.Dataset.to_xarray)
+    for function in (
+        dtf.read_tfrecord,
+        dtf.to_zarr,
+        dtf.to_tfrecord,
+        dtf.Dataset.batches,
+        dtf.Dataset.to_xarray,
+        dtf.Dataset.padded,
+    )
 ]

@@ -14,8 +14,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -61,9 +59,11 @@ def output() -> Console:
     return Output(highlight=False, emoji=False)
 
 
-def terminal_width() -> int | None:
-    """Return the columns of the terminal or of $COLUMNS; None where stdout is a file or a pipe, and it is not set."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else None
+def output_width() -> int | None:
+    """Return $COLUMNS if it is set, else the columns of the terminal; None where stdout is a file or a pipe."""
+    from dask_tfrecord.markup import terminal_width
+
+    return int(os.environ.get("COLUMNS") or 0) or terminal_width()
 
 
 def plain_lines(text: str) -> str:

@@ -25,12 +25,12 @@ from dask_tfrecord.cli.command_options import (
     json_line,
     options,
     output,
+    output_width,
     path_argument,
     pattern_argument,
     plain,
     plain_lines,
     refuse_existing,
-    terminal_width,
     write_arguments,
 )
 from dask_tfrecord.cli.common import (
@@ -314,7 +314,7 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
         context, names = click.get_current_context(), dict.fromkeys((source, target))
         commands = [command_line(context, "repair", each, named_after("repaired.tfrecord", each)) for each in names]
         if len(commands) == 1:
-            raise click.UsageError(f"SOURCE and TARGET are one file. Write {commands[0]}")
+            raise click.UsageError(f"SOURCE and TARGET are the same file. Write {commands[0]}")
         raise click.UsageError(
             f"{plain(target)} exists. Write a command for each: {', and '.join(commands)}. --overwrite replaces the "
             f"output of an earlier command."
@@ -517,7 +517,7 @@ def describe(
             click.echo(f"Wrote {plain(path)}", err=True)
     from dask_tfrecord.extras.statistics.statistics import text_statistics
 
-    click.echo(json_line(found.to_json()) if as_json else plain_lines(text_statistics(found, terminal_width())))
+    click.echo(json_line(found.to_json()) if as_json else plain_lines(text_statistics(found, output_width())))
 
 
 @tfrecord.command()
@@ -540,7 +540,7 @@ def view(*, paths: tuple[str, ...], port: int, browser: bool, memory_limit: str 
         check_format(each)
     with Server(sets, port) as server:
         click.echo(server.url)
-        click.echo("Ctrl-C ends the page", err=True)
+        click.echo("Press Ctrl-C to stop", err=True)
         if browser:
             server.open_browser()
         server.wait()
@@ -652,7 +652,7 @@ def to_zarr(
             from dask_tfrecord.stores.zarr.zarr_plan import text_plan
 
             del arguments["mode"]
-            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), terminal_width(), store)))
+            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), output_width(), store)))
             return
         (begin or write_zarr)(dataset, store, **target, **arguments)
     if begin is None and not summaries:

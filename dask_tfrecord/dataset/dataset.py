@@ -497,7 +497,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             raise TypeError(f"map_blocks takes a function from a dict of arrays to a dict of arrays; got {func!r:.100}")
         called = OnBackend(func, self._rows.backend)
         made = template if template is not None else infer_template(called, self.schema, self._rows.names)
-        return Dataset(self._rows.map(func, mapped_schema(made, self.schema)))
+        origin = "map_blocks returned" if template is None else "template of map_blocks:"
+        return Dataset(self._rows.map(func, mapped_schema(made, self.schema, origin)))
 
     def to_backend(self, backend: str | None = None) -> Dataset:
         """Move numbers to a dask backend, like ``"cupy"`` for a GPU, as `dask.array.Array.to_backend` does.
@@ -831,8 +832,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Parameters
         ----------
-        store
-            As for the function.
+        store : str, PathLike, Store or Group
+            Path or URL of a Zarr group, or a store of zarr, as for the function.
         """
         from dask_tfrecord.stores.zarr.write import to_zarr
 
@@ -844,8 +845,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Parameters
         ----------
-        urlpath
-            As for the function.
+        urlpath : str or PathLike
+            Template of the new shards, or the name of one shard, as for the function.
         """
         from dask_tfrecord.stores.files.tfrecord import to_tfrecord
 
@@ -857,8 +858,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Parameters
         ----------
-        path
-            As for the function.
+        path : str or PathLike
+            Directory for the files, or a template of their names, as for the function.
         """
         from dask_tfrecord.stores.files.parquet import to_parquet
 
@@ -870,8 +871,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Parameters
         ----------
-        path
-            As for the function.
+        path : str or PathLike
+            Directory of the data set, as for the function.
         """
         from dask_tfrecord.extras.lerobot import to_lerobot
 
@@ -1131,6 +1132,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         if isinstance(given, str | os.PathLike | list):
             names = [given] if isinstance(given, str) and given in self else given
             call = f"ds[{names!r:.100}].preview()" if isinstance(names, list) else f"ds.preview().to_png({n!r:.100})"
+            call = f"ds.preview({given})" if str(given).isdecimal() else call
             raise TypeError(f"the number of rows n must be an int; got {n!r:.100}: write {call}")
         return preview_rows(self._rows, n)
 

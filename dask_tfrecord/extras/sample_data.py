@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records.framing import RecordWriter
+from dask_tfrecord.records.framing import write_record
+from dask_tfrecord.shards.streams import write_file
 
 SHARDS, RECORDS, SIZE = 3, 8, 32
 _SHAPES = ("circle", "square", "triangle")
@@ -21,7 +23,7 @@ def sample_data(name: str = "shapes", directory: str | PathLike[str] = ".") -> s
 
     Each record of ``"shapes"`` has an ``image`` (the bytes of a uint8 array of 32 by 32 by 3), its ``label`` (0 is a
     circle, 1 a square, 2 a triangle), a ``text`` that describes it, and ``corners``, the x and y of each corner, which
-    a circle lacks. Every call writes the same bytes.
+    a circle lacks. Every call writes the same bytes, and keeps files that have them.
 
     Parameters
     ----------
@@ -52,9 +54,12 @@ def sample_data(name: str = "shapes", directory: str | PathLike[str] = ".") -> s
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     for shard in range(SHARDS):
-        with RecordWriter(folder / f"{name}-{shard:05d}-of-{SHARDS:05d}.tfrecord") as writer:
-            for payload in _draw_shapes(shard * RECORDS):
-                writer.write(payload)
+        path, drawn = folder / f"{name}-{shard:05d}-of-{SHARDS:05d}.tfrecord", BytesIO()
+        for payload in _draw_shapes(shard * RECORDS):
+            write_record(drawn, payload)
+        # An open data set would take a new file for a changed one.
+        if not path.is_file() or path.read_bytes() != drawn.getvalue():
+            write_file(path, drawn.getvalue())
     return str(folder / f"{name}-*.tfrecord")
 
 

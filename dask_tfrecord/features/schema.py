@@ -492,6 +492,8 @@ class Schema(Mapping[str, Feature]):
                 "to read several shards, leave out --features",
             )
             raise SchemaError(f"{redact_url(name)!r} is a shard, not a schema: " + several)
+        if "\n" in name and not name.lstrip().startswith("{"):
+            raise SchemaError("features is Python code, not the path of a schema: paste it, or write report.schema")
         text = read_text(urlpath, storage_options)
         if text is None:
             missing: str = f"no schema file {redact_url(name)!r} exists"

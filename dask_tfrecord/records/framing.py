@@ -14,6 +14,7 @@ import os
 import struct
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Self
 
@@ -287,7 +288,7 @@ class RecordWriter:
             self.discard()
 
 
-def write_record(sink: ByteSink, payload: bytes | memoryview) -> None:
+def write_record(sink: ByteSink | BytesIO, payload: bytes | memoryview) -> None:
     """Append one framed record to a sink: length, CRC of the length, payload, CRC of the payload."""
     length = len(payload).to_bytes(8, "little")
     sink.write(length + _CRC.pack(masked_crc32c(length)))

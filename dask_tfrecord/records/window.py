@@ -100,7 +100,7 @@ class Window:
             if self.offset < start:
                 raise CorruptRecordError(
                     f"expected at least {start} bytes, the stream ends after {self.offset}: the file has changed since "
-                    f"it was indexed; read the collection again",
+                    f"it was indexed; call read_tfrecord again",
                     Location(shard.path),
                 )
         except BaseException:

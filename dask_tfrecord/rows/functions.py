@@ -237,8 +237,8 @@ def unknown_column(error: Exception, columns: Iterable[str]) -> str:
     return f"the blocks have no column {name!r}{near_misses(name, columns)}"
 
 
-def mapped_schema(made: Any, own: Schema) -> Schema:
-    """Derive a function's output schema from a template; it is called with the columns in `own`.
+def mapped_schema(made: Any, own: Schema, origin: str) -> Schema:
+    """Derive a function's output schema from a template of an `origin`; it is called with the columns in `own`.
 
     An array states no class: if its dtype and shape match the column of the same name, the column keeps its class. A
     Schema also states groups and names of classes.
@@ -251,11 +251,12 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     features: dict[str, Feature] = {}
     for name, like in made.items():
         stated = isinstance(like, Feature)
-        owner = f"map_blocks returned {name!r}"
+        owner = f"{origin} {name!r}"
         try:
             found = like if stated else feature_of(host_array(like, owner), owner)
         except SchemaError as error:
-            raise SchemaError(error.message + _of_several_sizes(own)) from error
+            remedy = f": write numpy.empty(0, {like!r})" if isinstance(like, str) else _of_several_sizes(own)
+            raise SchemaError(error.message + remedy) from error
         kept = not stated and name in own and same_form(found, own[name])
         features[name] = own[name] if kept else found
     classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}

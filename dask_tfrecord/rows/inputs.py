@@ -301,8 +301,8 @@ def _column_from_array(given: Any, owner: str, form: Feature | None) -> tuple[Fe
     """Find the feature and the rows of a column that is given in any form."""
     if isinstance(given, Mapping):
         raise SchemaError(
-            f"{owner}: expected an array, got {type(given).__name__}, which has columns of its own: give one of them, "
-            f"as ds['x'], or each under its name, as assign(**ds)"
+            f"{owner}: expected an array, got {type(given).__name__}, which has columns of its own: give each of them "
+            f"a name, as in {{'a/x': values}}, or as assign(**ds)"
         )
     if isinstance(given, RaggedBlock | BytesBlock | ArraysBlock):
         feature = feature_of(given, owner)

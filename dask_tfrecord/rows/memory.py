@@ -189,7 +189,7 @@ class MemoryBudget:
         message = f"a worker would need {format_bytes(self.peak_nbytes)}, and has {format_bytes(memory_limit)}. "
         more = f"Raise the memory limit to {-(-self.peak_nbytes >> 20)} MiB, or use fewer threads"
         if fits < 1:
-            return f"{message}No chunk is small enough. {more}"
+            return f"{message}Smaller chunks do not help. {more}"
         return message + (
             f"Units of {self.unit} may take {format_bytes(fits)}: make chunks or shards smaller by "
             f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=). "

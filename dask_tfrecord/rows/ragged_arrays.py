@@ -71,7 +71,9 @@ def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequenc
 
 def _check_ragged(name: str, feature: Feature) -> None:
     if not feature.ragged_rank and not feature.own_shapes:
-        raise SchemaError(f"column {name!r} is {feature}, with the same shape in all rows: write ds[{name!r}]")
+        raise SchemaError(
+            f"column {name!r} is {feature}, with the same shape in all rows: write ds[{name!r}], without padding"
+        )
 
 
 def check_ragged(name: str, feature: Feature) -> None:
@@ -122,7 +124,7 @@ def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
         filling = given.astype(dtype) if fits else given
     # Rounding of floats is accepted.
     if not fits or np.isinf(filling) != np.isinf(given):
-        raise ValueError(f"the padding {value!r} is no {dtype}, which the values of {name!r} are")
+        raise ValueError(f"value={value!r} does not fit {dtype}, the dtype of {name!r}")
     return filling[()]
 
 

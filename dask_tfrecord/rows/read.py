@@ -215,8 +215,8 @@ def read_rows(
     --------
     >>> import dask_tfrecord as dtf
     >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-    >>> ds["label"].mean().compute() >= 0
-    np.True_
+    >>> float(ds["label"].mean().compute())
+    2.0
     """
     # Arguments are checked before files are opened.
     if isinstance(urlpath, Mapping) and isinstance(features, str | os.PathLike | list):

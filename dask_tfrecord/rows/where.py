@@ -230,7 +230,12 @@ def _unknown_column_error(condition: Condition, schema: Schema, *, joined: bool)
         rest = name.removeprefix("not").strip()
         written = _quoted(condition_text(rest, _NEGATED[comparison], condition.value))
         return UnknownFeatureError(f"{message}; write {written}")
-    computed = _as_numpy(name, schema)
+    # Of an array with several axes, a method would reduce all rows to one number.
+    method = re.fullmatch(r"(.+)\.(mean|sum|max|min|std)(?:\(\))?", name)
+    if method is not None and method[1] in schema:
+        computed = f"numpy.array([row.{method[2]}() for row in blocks[{method[1]!r}]])"
+    else:
+        computed = _as_numpy(name, schema)
     if name in words or not computed:
         return UnknownFeatureError(f"{message}{near_misses(name, schema)}")
     what = "; a condition can only compare columns, and a function can compute with them"

@@ -331,11 +331,12 @@ def explain_missing_extra() -> Iterator[None]:
                 with explain_missing("this URL needs", module, extra):
                     raise
         # fsspec names the package of a file system that is not installed.
-        found = re.match(r"Install (\S+)", str(error))
+        found = re.search(r"^Install (\S+)|\"(aiohttp)\"", str(error))
         if found is None:
             raise
-        message = f"this URL needs {found[1]}, which is not installed: pip install {found[1]}"
-        raise ImportError(message, name=found[1]) from error
+        package = found[1] or found[2]
+        message = f"this URL needs {package}, which is not installed: pip install {package}"
+        raise ImportError(message, name=package) from error
 
 
 def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
@@ -390,7 +391,7 @@ def check_not_numbered(directory: str) -> None:
 
 # Suffixes of formats, and what writes each, if it is of this library.
 _WRITERS = {".zarr": "to_zarr", ".parquet": "to_parquet", ".tfrecord": "to_tfrecord"}
-_WRITERS |= dict.fromkeys((".csv", ".json", ".jsonl", ".h5", ".hdf5", ".nc"), "")
+_WRITERS |= dict.fromkeys((".csv", ".json", ".jsonl", ".h5", ".hdf5", ".nc", ".zip"), "")
 
 
 def warn_of_suffix(path: str, writer: str, own: str) -> None:
@@ -709,14 +710,14 @@ def changed_error(shard: Shard, size: int | None = None) -> ShardChangedError:
         message += "truncated or replaced" if size < shard.size else "appended to or replaced"
     else:
         message = "the file has changed since it was listed: it was written to or replaced"
-    return ShardChangedError(f"{message}; read the collection again", Location(shard.path))
+    return ShardChangedError(f"{message}; call read_tfrecord again", Location(shard.path))
 
 
 def not_found_error(shard: Shard) -> ShardNotFoundError:
     """Return the error for a file that was listed and is not found: it was removed, or a worker does not see it."""
     place, worker = Location(shard.path), this_worker()
     if worker is None:
-        return ShardNotFoundError("the file is gone since it was listed; read the collection again", place)
+        return ShardNotFoundError("the file is gone since it was listed; call read_tfrecord again", place)
     return ShardNotFoundError(
         f"worker {worker.name} ({worker.address}) does not find this file, which was listed: it is gone since then, or "
         f"this worker does not see the path; check_workers(client, {redact_url(shard.path)!r}) shows which workers do",

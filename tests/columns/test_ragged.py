@@ -157,7 +157,7 @@ def test_paddings_of_every_kind_of_number(dtype: str, fits: list[Any], refused: 
         assert found.dtype == wanted.dtype
         assert [item.tobytes() for item in found[0]] == [wanted.tobytes()] * 4
     for value in refused:
-        with pytest.raises(ValueError, match=f"is no {dtype}, which the values of 'x' are"):
+        with pytest.raises(ValueError, match=f"does not fit {dtype}, the dtype of 'x'"):
             dataset.padded("x", 4, value)
 
 

@@ -623,7 +623,7 @@ HEADER_DAMAGED = png(noise(2, 2, 3))[:20] + b"\1" + png(noise(2, 2, 3))[21:]
 NO_PALETTE = gif((2, 1), gif_frame((0, 0, 2, 1), [0, 3]), palette=bytes(12))
 OTHER_BYTES = [
     (b"", "no bytes; expected an encoded image"),
-    (b"II*\0 a TIFF", r"bytes that begin with b'II*\x00 a T', which is no JPEG, PNG, GIF, BMP or WebP"),
+    (b"II*\0 a TIFF", r"bytes that begin with b'II*\x00 a T', which are not a JPEG, PNG, GIF, BMP or WebP"),
     (b"\xff\x0a jxl", "a JPEG XL image, which Pillow cannot decode"),
     (b"\xff\xd8\xff\xd9 and no more", "a JPEG image without a frame"),
     (b"\x89PNG\r\n\x1a\n" + chunk(b"IDAT", b"") + chunk(b"IEND", b""), "a PNG image without a header"),

@@ -330,5 +330,5 @@ def test_times_are_padded_with_times(tmp_path: Path) -> None:
     ]
     assert np.isnat(found[0]) and [each.astype(int).item() for each in found[1:]] == [5, 7]
     for value in (np.datetime64(5, "ms"), np.timedelta64(5, "s"), "5"):
-        with pytest.raises(ValueError, match=r"is no datetime64\[s\], which the values of 'x' are"):
+        with pytest.raises(ValueError, match=r"does not fit datetime64\[s\], the dtype of 'x'"):
             ds.padded("x", 2, value=value)

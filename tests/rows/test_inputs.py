@@ -132,7 +132,7 @@ COLUMNS: list[tuple[Any, str]] = [
     (["a", 1], "'x' mixes int and str"),
     (np.zeros(2, np.longdouble), r"'x': (float128|longdouble).*astype\('float64'\)"),
     ({1: 2}, "'x': expected an array, got dict"),
-    (numbers(), r"'x': expected an array, got Dataset.*ds\['x'\], or each under its name"),
+    (numbers(), r"'x': expected an array, got Dataset.*give each of them a name, as in"),
     (3, "'x': expected an array with an axis of rows; got 3"),
     (["a", "\ud800"], SURROGATE),
     (np.array(["a", "\ud800"]), SURROGATE),

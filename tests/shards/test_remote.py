@@ -231,7 +231,7 @@ class TestChanges:
         shard = stored(store, b"a" * 1000)
         for data in (b"b" * 1000, b"b" * 2000, b"b" * 10):
             store.put("x", data)
-            with pytest.raises(ShardChangedError, match="read the collection again"):
+            with pytest.raises(ShardChangedError, match="call read_tfrecord again"):
                 read(shard)
 
     @ranged

@@ -286,7 +286,7 @@ def test_stores_and_their_components(few: dtf.Dataset, tmp_path: Path, kind: str
         ({"mode": "w", "resume": True}, "pass only one of them"),
         ({"chunks": 4, "shards": 6}, "6 rows are not a multiple of 4"),
         ({"chunks": {"label": 4}, "shards": {"label": 6}}, "6 rows are not a multiple of 4"),
-        ({"chunks": {"label": 4, "text": 6}}, "4 rows of 'label' do not divide 6 of 'text'"),
+        ({"chunks": {"label": 4, "text": 6}}, "6 rows of 'text' must be a multiple of the 4 of 'label'"),
         ({"shards": {"ragged.values": 6}}, r"chunks=\{'ragged.values'"),
         ({"memory_limit": 0}, "memory_limit must be a number of bytes"),
     ],

@@ -244,6 +244,8 @@ class BatchIterator(Iterator[Batch]):
         if self._seed_given and "shuffle" not in options:
             warn_caller(f'batches: a seed without shuffle has no effect: write shuffle="full", seed={seed}')
         order = self._choose_order(stored, shuffle, given["window"], seed, part)
+        if epochs == -1:
+            raise ValueError("epochs is at least 1; got -1: write epochs=None for epochs without end")
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         self._epochs = epochs or 1
         has_large_units = shuffle == "full" or choices is not None
@@ -307,7 +309,7 @@ class BatchIterator(Iterator[Batch]):
 
         def __getitem__(self, key: object) -> Any:
             size = self._mixer.batch_size
-            raise TypeError(f"batches are made one after the other: write next(ds.batches({size})) for the first batch")
+            raise TypeError(f"batches can only be read in order: write next(ds.batches({size})) for the first batch")
 
         def __len__(self) -> int:
             _join_torch()

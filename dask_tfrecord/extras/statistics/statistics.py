@@ -20,7 +20,17 @@ from dask_tfrecord.errors import UnknownFeatureError, clipped, explain_missing, 
 from dask_tfrecord.extras.statistics.summaries import EXACT_VALUES, SHOWN_NBYTES, ColumnStatistics, Numbers
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import align_columns
-from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, stack_columns, table, time_text
+from dask_tfrecord.markup import (
+    bins_svg,
+    fragment,
+    html_table,
+    json_number,
+    page,
+    stack_columns,
+    table,
+    terminal_width,
+    time_text,
+)
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
 from dask_tfrecord.rows.graph import Chunk, shared
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
@@ -131,7 +141,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return picked[0], picked[1:], right
 
     def __repr__(self) -> str:
-        return text_statistics(self)
+        return text_statistics(self, terminal_width())
 
     def _repr_html_(self) -> str:
         """Show the table, with a picture of each column's distribution."""

@@ -144,7 +144,7 @@ def _open_image(
         raise ImageError("no bytes; expected an encoded image")
     *names, last = format_names()
     raise ImageError(
-        f"bytes that begin with {file[:8]!r}, which is no {', '.join(names)} or {last} image: read raw pixels with "
+        f"bytes that begin with {file[:8]!r}, which are not a {', '.join(names)} or {last} image: read raw pixels with "
         "RawFeature((28, 28, 3), 'uint8'), and other bytes with FixedLenFeature((), 'bytes')"
     )
 

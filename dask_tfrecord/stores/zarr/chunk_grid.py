@@ -306,8 +306,8 @@ def _shared_unit(
     for name, rows in writes.items():
         if writes[most] % rows:
             raise ValueError(
-                f"features share a unit of rows, which one task reads: {rows:,} rows of {name!r} do not divide "
-                f"{writes[most]:,} of {most!r}"
+                f"one task writes whole chunks of all features: {writes[most]:,} rows of {most!r} must be a multiple "
+                f"of the {rows:,} of {name!r}"
             )
     # Default rows of the features without a request, or without shards.
     defaults = [

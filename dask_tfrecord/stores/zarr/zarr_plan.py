@@ -16,7 +16,7 @@ from dask.utils import format_bytes
 
 from dask_tfrecord.errors import plural, printable
 from dask_tfrecord.features.schema import align_columns
-from dask_tfrecord.markup import fragment, stack_columns, table
+from dask_tfrecord.markup import fragment, stack_columns, table, terminal_width
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
 from dask_tfrecord.rows.graph import Rechunked
 from dask_tfrecord.rows.memory import MemoryBudget
@@ -310,7 +310,7 @@ class ZarrPlan:
         )
 
     def __repr__(self) -> str:
-        return text_plan(self)
+        return text_plan(self, terminal_width())
 
     def _repr_html_(self) -> str:
         return _html_plan(self)
