@@ -175,9 +175,8 @@ def refuse_sparse(array: Any, owner: str) -> None:
     """Refuse sparse arrays, which would grow to their full size without notice."""
     if hasattr(type(array), "todense"):
         raise SchemaError(
-            f"{owner} is sparse, of type {type(array).__module__.partition('.')[0]}.{type(array).__name__}: "
-            "write array.todense() to make it dense, or array.map_blocks(lambda block: block.todense()) for a dask "
-            "array"
+            f"{owner} is sparse, of type {type(array).__module__.partition('.')[0]}.{type(array).__name__}: write "
+            "array.todense() to make it dense, or array.map_blocks(lambda block: block.todense()) for a dask array"
         )
 
 

@@ -192,8 +192,7 @@ class MemoryBudget:
             return f"{message}Smaller chunks do not help. {more}"
         return message + (
             f"Units of {self.unit} may take {format_bytes(fits)}: make chunks or shards smaller by "
-            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=). "
-            f"{more}"
+            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=). {more}"
         )
 
 
