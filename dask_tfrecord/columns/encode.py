@@ -67,9 +67,7 @@ class Encoder:
         self._plans = [_plan_feature(name, feature, columns, decoder) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
-            raise SchemaError(
-                f"column {left[0]!r} belongs to no feature: add a feature to the schema, or drop the column"
-            )
+            raise SchemaError(f"column {left[0]!r} belongs to no feature: add one to the schema, or drop it")
         if other := [name for name in self.encoding if name not in schema or not schema[name].is_image]:
             raise SchemaError(f"encoding of {other[0]!r}: only an ImageFeature has an encoding")
 

@@ -183,9 +183,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         )
 
     def __delitem__(self, name: object) -> NoReturn:
-        raise TypeError(
-            f"a data set can't be changed: write ds = ds.drop({name!r:.100}) to get a new one without the column"
-        )
+        raise TypeError(f"a data set can't be changed: write ds = ds.drop({name!r:.100}) for a new one without it")
 
     @overload
     def __getitem__(self, key: str) -> da.Array: ...
@@ -814,9 +812,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """Check all records in the files of the data set, as they are now; see `dask_tfrecord.verify`."""
         shards = None if self._rows.source is None else self._rows.source.shards
         if shards is None:
-            raise ValueError(
-                "these rows do not come from TFRecord files; to check files, call dask_tfrecord.verify(path)"
-            )
+            raise ValueError("these rows do not come from TFRecord files; to check files, call dtf.verify(path)")
         return DamageReport(tuple(check_shards(shards)))
 
     @with_options("ds.plan_zarr(), which takes no path and writes nothing", ZarrOptions)

@@ -245,9 +245,7 @@ class RecordWriter:
         try:
             payload = memoryview(record).cast("B")
         except TypeError:
-            raise TypeError(
-                f"a record must be bytes, bytearray or memoryview; got {_describe_object(record)}"
-            ) from None
+            raise TypeError(f"records must be bytes, bytearray or memoryview; got {_describe_object(record)}") from None
         try:
             write_record(self._sink, payload)
         except BaseException:

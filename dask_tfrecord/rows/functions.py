@@ -49,9 +49,7 @@ class Mapped(Step):
             rows = {len(block) for block in blocks.values()}
             result = self.function(UserBlocks(blocks))
             if not isinstance(result, Mapping):
-                raise SchemaError(
-                    f"the function of map_blocks must return a dict of blocks; got {type(result).__name__}"
-                )
+                raise SchemaError(f"the map_blocks function must return a dict of blocks; got {type(result).__name__}")
             missing = [name for name in self.schema if name not in result]
             if missing:
                 raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which is in its template")

@@ -342,9 +342,7 @@ def inspect_records(
     tokens   int64  20 of 20  0 to 9
     """
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
-        raise SchemaError(
-            f"sample must be a number of records, at least 1, or None to read all of them; got {sample!r}"
-        )
+        raise SchemaError(f"sample must be a number of records, at least 1, or None to read all; got {sample!r}")
     checked_errors(errors, "raise", "skip")
     found = None if message is None else MessageType.of(message)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)

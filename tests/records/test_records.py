@@ -215,7 +215,7 @@ def test_what_is_written_is_read(golden: Path, tmp_path: Path, compression: str 
 def test_records_are_anything_that_is_bytes_and_a_refused_one_leaves_the_writer_usable(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path / "x")
     writer.write(bytearray(b"abc"))
-    with pytest.raises(TypeError, match="a record must be bytes, bytearray or memoryview"):
+    with pytest.raises(TypeError, match="records must be bytes, bytearray or memoryview"):
         writer.write("text")  # type: ignore[arg-type]
     writer.write(memoryview(b"abc")[1:])
     writer.write(memoryview(np.arange(3, dtype="<i2")))

@@ -340,9 +340,7 @@ class BatchIterator(Iterator[Batch]):
         if order.nrows is None:
             raise ValueError("workers can divide only counted rows: open with counts='auto', or give num_workers=0")
         if self._position != Position():
-            raise ValueError(
-                "workers always start with the first batch: load the state of a StatefulDataLoader instead"
-            )
+            raise ValueError("workers start with the first batch: load the state of a StatefulDataLoader instead")
         # All workers of a loop have this seed, and the workers of the next loop another one.
         seed = order.seed if self._seed_given or not order.shuffle else int(worker.seed - worker.id)
         shard = order.shard[0] * number + worker.id, order.shard[1] * number

@@ -483,9 +483,7 @@ def plan_copy(
     records_per_shard = options["records_per_shard"]
     checked_errors(errors, "raise", "skip")
     if features is not None and filters is None:
-        raise ValueError(
-            "features= are for filters, which compare them: give filters=, or columns= to copy fewer features"
-        )
+        raise ValueError("features= are for filters to compare: give filters=, or columns= to copy fewer features")
     found = resolve_collection(
         urlpath, None, compression="infer", storage_options=options["storage_options"], default="all"
     )

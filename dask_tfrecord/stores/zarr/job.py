@@ -138,17 +138,13 @@ class ZarrJob(Job):
         (0, 1, 2, 3)
         """
         if session_of(store) is not None:
-            raise ValueError(
-                "parts are written by several programs, and an Icechunk session belongs to one: use to_zarr instead"
-            )
+            raise ValueError("several programs write parts, but an Icechunk session belongs to one: use to_zarr")
         options = complete(ZarrWriteOptions, options)
         check_begin(parts, options)
         output = group_output(arrays, store, options)
         source, target = output.request.rows.counted_source, output.target
         if source is None:
-            raise ValueError(
-                "other programs can't read rows that are in memory: write them with to_zarr, or to shards first"
-            )
+            raise ValueError("other programs can't read rows in memory: write them with to_zarr, or to shards first")
         options_of_source = source_options(source)
         # A run may remove the group that it replaces, so refuse unpicklable rows before it begins.
         pickled(source, {"options": options_of_source})
