@@ -75,7 +75,8 @@ def rows_from_zarr(
     Dataset
         One chunk per unit of rows in the store. If you select only columns with small rows, as in ``ds["label"]`` and
         ``ds[["label", "score"]]``, they have longer chunks: stored chunks, of up to 1 MiB together.
-        ``ds["image", "label"]`` gives two arrays with the same chunks.
+        ``ds["image", "label"]`` gives two arrays with the same chunks. To get the dimensions, coordinates and dates of
+        an xarray Dataset that was written, call `xarray.open_zarr` instead.
 
     Raises
     ------
