@@ -183,6 +183,7 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
     assert refused or nrecords <= 100  # a few may all be valid
 
 
+@pytest.mark.filterwarnings("ignore:.* ha(s|ve) no feature lists:UserWarning")
 @pytest.mark.parametrize("nrecords", rising(10, 100, 500))
 @pytest.mark.parametrize("part", mostly_slow(PARTS, 3))
 def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
