@@ -143,6 +143,8 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
             name: f"write dtf.Dataset.from_arrays(pandas.{name}(path)) to make a data set from the file"
             for name in ("read_parquet", "read_csv")
         },
+        "from_parquet": "write dtf.Dataset.from_arrays(pandas.read_parquet(path)) to make a data set of the file",
+        "from_arrow": "write dtf.Dataset.from_arrays(table.to_pandas()) to make a data set of an Arrow table",
         "from_pandas from_dataframe from_polars": "write dtf.Dataset.from_arrays(frame) to make a data set from a "
         "pandas or dask DataFrame, and frame.to_pandas() for a polars DataFrame",
         "read_zarr open_zarr": "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written",
@@ -379,7 +381,7 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
             if twice := next((each for each in by_place[: len(args)] if each in options), ""):
                 raise TypeError(f"{name}() got {twice!r} twice: leave out {twice}=")
             if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-                raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
+                raise TypeError(f"{name}() got one argument too many, {args[len(by_place)]!r:.100}: write {call}")
             if unnamed in ADVICE["argument"] and len(args) > first:
                 given = args[first]
                 warn_caller(f"{name}(): {advice('argument', unnamed, {'VALUE': given})[2:]}")

@@ -230,6 +230,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train-*", {}, features={}), "got 'features' twice: leave out features="),  # type: ignore[misc]
     (lambda ds: dtf.read_tfrecord("train-*", "features = {\n}"), "paste it, or write report.schema"),
     (lambda ds: ds.map_blocks(dict, template={"x": "int64"}), "template of map_blocks: 'x': expected an array"),
+    (lambda ds: ds.to_zarr("new.zarr", append_dim="row"), "append_dim='row': the dimension of the rows is 'record'"),
     (lambda ds: ds.preview("3"), "write ds.preview(3)"),  # type: ignore[arg-type]
     (lambda ds: ds.where("label.mean > 3"), "numpy.array([row.mean() for row in blocks['label']]) > 3"),
     (lambda ds: ds.batches(2, epochs=-1), "write epochs=None for epochs without end"),
@@ -290,7 +291,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     ),
     (lambda ds: ds.batches(2, seed=3), 'a seed without shuffle has no effect: write shuffle="full", seed=3'),
     (lambda ds: ds.batches(2, device="gpu"), "no device has the name 'gpu'; write device='cuda'"),
-    (lambda ds: ds.count("label"), "count() got 'label' as one argument too many: write ds.count()"),  # type: ignore[call-arg]
+    (lambda ds: ds.count("label"), "count() got one argument too many, 'label': write ds.count()"),  # type: ignore[call-arg]
     (lambda ds: ds.map_blocks(lambda b: {"n": b.label}), "write blocks['label'] for a column"),  # type: ignore[attr-defined]
     (
         lambda ds: ds.map_blocks(lambda b: {"n": b["text"].str.upper()}),

@@ -68,7 +68,7 @@ def _not_a_shard(window: Window, found: str, location: Location) -> CorruptRecor
     text = f"this is not a TFRecord file, or its start is damaged: it{inside} begins with {describe_head(window)}"
     if "tfrecord" not in name and "::" not in window.shard.path:
         text += f". Pass only TFRecord files, as in {directory}/*.tfrecord"
-    return CorruptRecordError(f"{text}. In detail: {found}", location)
+    return CorruptRecordError(f"{text}. Details: {found}", location)
 
 
 def _payload_error(window: Window, length: int, location: Location) -> CorruptRecordError:

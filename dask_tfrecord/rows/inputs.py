@@ -282,7 +282,7 @@ def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feat
                 "from the columns, chunk by chunk, are known to have as many; open with counts='auto'"
             )
     elif array.shape[0] != rows:
-        raise SchemaError(f"{owner} has shape {array.shape} where {int(rows):,} rows are needed")
+        raise SchemaError(f"{owner} has shape {array.shape}, but the data set has {int(rows):,} rows")
     return feature, _in_chunks(array, tuple(int(size) for size in sizes) if not np.isnan(rows) else ())
 
 

@@ -187,7 +187,8 @@ class MemoryBudget:
         available = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * task
         fits = available // (self.threads * self.copies)
         message = f"a worker would need {format_bytes(self.peak_nbytes)}, and has {format_bytes(memory_limit)}. "
-        more = f"Raise the memory limit to {-(-self.peak_nbytes >> 20)} MiB, or use fewer threads"
+        fewer = ", or use fewer threads" if self.threads > 1 else ""
+        more = f"Raise the memory limit to {-(-self.peak_nbytes >> 20)} MiB{fewer}"
         if fits < 1:
             return f"{message}Smaller chunks do not help. {more}"
         return message + (

@@ -338,8 +338,8 @@ def test_assigned_columns(ds: dtf.Dataset, wanted: Columns) -> None:
 
 def test_arrays_that_are_no_columns(ds: dtf.Dataset, uncounted: dtf.Dataset) -> None:
     cases: list[tuple[dtf.Dataset, Any, str]] = [
-        (ds, np.zeros(29), r"'x' has shape \(29,\) where 30 rows are needed"),
-        (ds, ds["label"][ds["label"] > 3], "where 30 rows are needed"),
+        (ds, np.zeros(29), r"'x' has shape \(29,\), but the data set has 30 rows"),
+        (ds, ds["label"][ds["label"] > 3], "but the data set has 30 rows"),
         (ds, 3, "an array with an axis of rows"),
         (ds, ds["tokens"], "contains objects, which may be anything.*or compute the array first"),
         (ds, np.array([b"a"] * ROWS), "drops trailing zero bytes"),

@@ -235,7 +235,7 @@ class DatasetStates(RuleBasedStateMachine):
             return
         with pytest.raises(IndexError):
             self.ds.rows[[len(self.rows)]]
-        with pytest.raises(dtf.SchemaError, match="rows are needed"):
+        with pytest.raises(dtf.SchemaError, match="but the data set has"):
             self.ds.assign(x=np.zeros(len(self.rows) + 1))
 
     @precondition(lambda self: self.counted and self.names)
