@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -63,7 +64,7 @@ def output_width() -> int | None:
     """Return $COLUMNS if it is set, else the columns of the terminal; None where stdout is a file or a pipe."""
     from dask_tfrecord.markup import terminal_width
 
-    return int(os.environ.get("COLUMNS") or 0) or terminal_width()
+    return shutil.get_terminal_size().columns if os.environ.get("COLUMNS") else terminal_width()
 
 
 def plain_lines(text: str) -> str:
