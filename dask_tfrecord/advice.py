@@ -144,9 +144,8 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
             for name in ("read_parquet", "read_csv")
         },
         "from_parquet": "write dtf.Dataset.from_arrays(pandas.read_parquet(path)) to make a data set of the file",
-        "from_arrow": "write dtf.Dataset.from_arrays(table.to_pandas()) to make a data set of an Arrow table",
-        "from_pandas from_dataframe from_polars": "write dtf.Dataset.from_arrays(frame) to make a data set from a "
-        "pandas or dask DataFrame, and frame.to_pandas() for a polars DataFrame",
+        "from_pandas from_dataframe from_polars from_arrow": "write dtf.Dataset.from_arrays(frame) to make a data "
+        "set from a pandas or dask DataFrame, and frame.to_pandas() for a polars DataFrame or an Arrow table",
         "read_zarr open_zarr": "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written",
         "concat concatenate choose_from_datasets zip": _BOTH,
         "Feature IntFeature Int64Feature FloatFeature Int64List FloatList ScalarFeature": "write "
