@@ -163,7 +163,7 @@ def test_a_task_on_a_worker_that_does_not_see_a_file_names_the_worker(
         with pytest.raises(ShardNotFoundError, match=r"a\.tfrecord: worker away \(tcp://") as caught:
             client.compute(ds["x"].sum()).result(timeout=PATIENCE)
         assert f"check_workers(client, '{path}')" in str(caught.value)
-    with pytest.raises(ShardNotFoundError, match=r"a\.tfrecord: the file is gone since it was listed; read"):
+    with pytest.raises(ShardNotFoundError, match=r"a\.tfrecord: the file is gone since it was listed; call read"):
         ds["x"].compute(scheduler="sync")
 
 

@@ -283,7 +283,7 @@ def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
     ):
         plan = dtf.plan_zarr(arrays, chunks=1000)
         assert (plan.memory.threads, plan.memory_limit) == (3, 3072 * MIB)
-        with pytest.raises(ValueError, match=r"of its 3\.00 GiB"):
+        with pytest.raises(ValueError, match=r"and has 3\.00 GiB"):
             plan.to_zarr(tmp_path / "store.zarr")
         assert dtf.plan_zarr(arrays, chunks=1000, memory_limit=None).fits
         assert dtf.plan_zarr(arrays, chunks=10).fits
