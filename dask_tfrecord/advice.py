@@ -140,10 +140,10 @@ _TEXTS: Mapping[str, Mapping[str, str]] = {
         "from_arrays from_dict from_tensor_slices from_generator": "write dtf.Dataset.from_arrays({'label': array}) "
         "to make a data set from arrays, or from a DataFrame",
         **{
-            name: f"write dtf.Dataset.from_arrays(pandas.{name}(path)) to make a data set from the file"
+            f"{name} {name.replace('read', 'from')}": f"write dtf.Dataset.from_arrays(pandas.{name}(path)) to make a "
+            "data set from the file"
             for name in ("read_parquet", "read_csv")
         },
-        "from_parquet": "write dtf.Dataset.from_arrays(pandas.read_parquet(path)) to make a data set of the file",
         "from_pandas from_dataframe from_polars from_arrow": "write dtf.Dataset.from_arrays(frame) to make a data "
         "set from a pandas or dask DataFrame, and frame.to_pandas() for a polars DataFrame or an Arrow table",
         "read_zarr open_zarr": "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written",

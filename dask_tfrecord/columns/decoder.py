@@ -42,7 +42,7 @@ from dask_tfrecord.errors import (
     redact_url,
     refused,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature, RawFeature
+from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.dtypes import stored_kind
 from dask_tfrecord.features.inference.payload_type import payload_error
@@ -990,7 +990,8 @@ def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
         return ""
     if found is Kind.BYTES and spec.count > 1 and spec.layout == ValueLayout.FIXED:
         return f"; if the bytes are an array, write RawFeature({feature.item_shape}, {str(feature.item_dtype)!r})"
-    if isinstance(feature, RawFeature) and -1 not in feature.item_shape:
+    if spec.kind is Kind.BYTES and feature.item_dtype.kind not in "OT" and -1 not in feature.item_shape:
+        # The feature decodes bytes to numbers, and the record lists numbers.
         return f"; write {FixedLenFeature(feature.item_shape, dtype)}"
     with suppress(TypeError, SchemaError):
         other: Any = feature

@@ -1127,8 +1127,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         given: Any = n
         if isinstance(given, str | os.PathLike | list):
             names = [given] if isinstance(given, str) and given in self else given
-            call = f"ds[{names!r:.100}].preview()" if isinstance(names, list) else f"ds.preview().to_png({n!r:.100})"
-            call = f"ds.preview({given})" if str(given).isdecimal() else call
+            if isinstance(names, list):
+                call = f"ds[{names!r:.100}].preview()"
+            else:
+                call = f"ds.preview({given})" if str(given).isdecimal() else f"ds.preview().to_png({n!r:.100})"
             raise TypeError(f"the number of rows n must be an int; got {n!r:.100}: write {call}")
         return preview_rows(self._rows, n)
 

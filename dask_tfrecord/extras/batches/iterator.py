@@ -245,7 +245,7 @@ class BatchIterator(Iterator[Batch]):
             warn_caller(f'batches: a seed without shuffle has no effect: write shuffle="full", seed={seed}')
         order = self._choose_order(stored, shuffle, given["window"], seed, part)
         if epochs == -1:
-            raise ValueError("epochs is at least 1; got -1: write epochs=None for epochs without end")
+            raise ValueError("epochs must be at least 1; got -1: write epochs=None for epochs without end")
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         self._epochs = epochs or 1
         has_large_units = shuffle == "full" or choices is not None

@@ -101,11 +101,8 @@ class AddedRows:
         own["encoded_images"] = bool(stored.get("encoded_images"))
         request = ConversionRequest.from_arguments(arrays, own, encoded=stored.get("encoded_images"))
         given = request.fingerprint.options
-        for name, found in (("the store", stored), ("the given rows", given)):
-            rows = found.get("rows_name", "record")
-            if rows != append_dim:
-                advice = f": write append_dim={rows!r}" if found is stored else ""
-                raise ValueError(f"append_dim={append_dim!r}: the dimension of the rows of {name} is {rows!r}{advice}")
+        check_append_dim(append_dim, stored, " of the store", ": write append_dim={!r}")
+        check_append_dim(append_dim, given, " of the given rows")
         for name in _LAYOUT:
             value = given.get(name)
             if value not in (None, "auto", True) and value != stored.get(name):
@@ -289,6 +286,14 @@ def _check_labels(target: TargetGroup, group: zarr.Group, request: ConversionReq
 
 
 Addition = NewGroup | AddedRows | AddedColumns
+
+
+def check_append_dim(append_dim: str, options: Mapping[str, Any], owner: str = "", advice: str = "") -> None:
+    """Raise ValueError unless the rows that these options describe have the dimension `append_dim`."""
+    rows = options.get("rows_name", "record")
+    if rows != append_dim:
+        found = f"the dimension of the rows{owner} is {rows!r}"
+        raise ValueError(f"append_dim={append_dim!r}: {found}{advice.format(rows)}")
 
 
 def fingerprint_of(addition: Addition) -> str:

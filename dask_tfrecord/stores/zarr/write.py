@@ -74,6 +74,7 @@ from dask_tfrecord.stores.zarr.additions import (
     AddedRows,
     Addition,
     NewGroup,
+    check_append_dim,
     fingerprint_of,
     published_lengths,
 )
@@ -216,8 +217,8 @@ def group_output(arrays: Mapping[str, Any], store: Any, options: ZarrWriteOption
             return _output(target, addition, session, mode="w-", resume=options["resume"])
     target = open_target(store, origin, new) if session is None else TargetGroup(session.store, component, None)
     request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
-    if append_dim not in (None, rows_name := request.fingerprint.options.get("rows_name", "record")):
-        raise ValueError(f"append_dim={append_dim!r}: the dimension of the rows is {rows_name!r}")
+    if append_dim is not None:
+        check_append_dim(append_dim, request.fingerprint.options)
     how: Kind | None = "rows" if append_dim is not None else "columns" if options["mode"] == "a" else None
     return _output(target, NewGroup(request, how), session, mode=mode, resume=options["resume"])
 
