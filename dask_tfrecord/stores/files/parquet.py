@@ -21,10 +21,11 @@ from dask_tfrecord.errors import IncompleteStoreError, Location, near_misses, pl
 from dask_tfrecord.options import ParquetCodec, ParquetOptions, complete, with_options
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.sources import CountedRows
-from dask_tfrecord.shards.remote import url_to_fs, warn_of_suffix
+from dask_tfrecord.shards.remote import url_to_fs
 from dask_tfrecord.shards.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode
+from dask_tfrecord.stores.output_names import warn_of_suffix
 from dask_tfrecord.stores.units import RowTasks
 
 if TYPE_CHECKING:

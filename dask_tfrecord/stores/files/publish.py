@@ -68,13 +68,11 @@ from dask_tfrecord.shards.objects import (
     remove_abandoned,
 )
 from dask_tfrecord.shards.remote import (
-    check_not_numbered,
     files_below,
     is_directory,
     join,
     store_url,
     url_to_fs,
-    with_fields,
 )
 from dask_tfrecord.shards.shard import is_local, split_name
 from dask_tfrecord.shards.streams import ByteSink, ShouldPublish, open_sink, write_file
@@ -88,6 +86,7 @@ from dask_tfrecord.stores.output import (
     collect,
     peak_memory,
 )
+from dask_tfrecord.stores.output_names import check_not_numbered, with_fields
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import RowTasks, build_tasks
 

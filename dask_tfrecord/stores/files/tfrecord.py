@@ -64,12 +64,12 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.compressions import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.shards.listing import find_sidecars
 from dask_tfrecord.shards.objects import directory_of
-from dask_tfrecord.shards.remote import warn_of_suffix
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.shards.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.files.samples import is_samples, with_empty_lists, write_blocks
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode, check_number
+from dask_tfrecord.stores.output_names import warn_of_suffix
 from dask_tfrecord.stores.units import RowTasks, check_group_lengths
 
 # Decoded bytes of the blocks that a task reads at once.

@@ -64,9 +64,10 @@ from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import DirectoryObjects
-from dask_tfrecord.shards.remote import call_once, check_not_numbered, warn_of_suffix
+from dask_tfrecord.shards.remote import call_once
 from dask_tfrecord.stores.journal import OwnerCheck
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
+from dask_tfrecord.stores.output_names import check_not_numbered, warn_of_suffix
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, is_flat, shapes_of
 from dask_tfrecord.stores.zarr.additions import (
